@@ -1,0 +1,1 @@
+"""The terminal chat: what the user sees."""

@@ -1,0 +1,1 @@
+"""One file per op: formula, torch reference, fast versions, test cases."""

@@ -1,0 +1,1 @@
+"""The model runtime: tokens in, tokens out."""

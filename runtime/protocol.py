@@ -1,0 +1,254 @@
+"""What the chat and the worker process say to each other: one JSON object per line.
+
+The chat sends commands, the worker answers with events. Each `Load` ends in exactly one `Ready` or `Failed`,
+each `Generate` in exactly one `Finished` or `Failed`. Standard library only: the chat imports this module
+before its first paint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant"]
+Channel = Literal["thinking", "answer"]
+FinishReason = Literal["stop", "length", "cancelled", "budget"]
+Failure = Literal["load", "prompt", "context", "numbers", "memory", "worker", "internal"]
+
+
+class ProtocolError(ValueError):
+    """A line that is not a message of this protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation. `thought` is the assistant's reasoning, without its tags."""
+
+    role: Role
+    content: str
+    thought: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The user's own choices; None leaves a value to the preset of the model and mode, then to the file."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What the chat shows of the loaded model."""
+
+    path: str
+    name: str
+    architecture: str
+    parameters: int
+    file_bytes: int
+    context_length: int  # tokens, as opened
+    trained_context: int  # tokens, as the file says
+    thinking_default: bool
+    has_mtp: bool
+    ops: str  # "reference" | "cpu" | "triton"
+    presets: dict[str, Sampling]  # "thinking" | "non-thinking" → complete values
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Figures of one turn; `ttft_ms` counts from the arrival of the request to the first token of the reply."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefilled_tokens: int = 0
+    generated_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    ttft_ms: float | None = None
+    decode_tok_per_s: float | None = None
+    thinking_tokens: int = 0
+    thinking_ms: float | None = None
+    context_used: int = 0  # tokens held after the turn
+    context_length: int = 0
+
+
+# Commands: chat → worker
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Open a model. `context_length` None: what the file allows, at most the runtime's default."""
+
+    path: str
+    context_length: int | None = None
+    ops: Literal["auto", "reference", "cpu", "triton"] = "auto"
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Answer the last user message. The whole conversation is sent; the engine finds what it already has.
+
+    `thinking` None: the model's default. `thinking_budget`: tokens after which the thought is closed.
+    `preserve_thinking` None: the template's default.
+    """
+
+    request_id: str
+    conversation_id: str
+    messages: tuple[Message, ...]
+    sampling: Sampling = Sampling()
+    thinking: bool | None = None
+    thinking_budget: int | None = None
+    preserve_thinking: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    pass
+
+
+# Events: worker → chat
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    done: int  # bytes
+    total: int
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    model: ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the user should know that stops nothing."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    request_id: str
+    done: int  # tokens, `cached` included
+    total: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """More text of one channel. `n_tokens` tokens were generated since the last Delta."""
+
+    request_id: str
+    channel: Channel
+    text: str
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of a turn. `budget`: the thought was closed by its budget, and the answer then ended by itself.
+
+    `thought_closed` False: the reply ended inside its thought.
+    """
+
+    request_id: str
+    reason: FinishReason
+    stats: Stats
+    thought_closed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """`message` is one sentence for the user, `detail` the trace for the log; no request_id: a load failed."""
+
+    message: str
+    kind: Failure = "internal"
+    detail: str = ""
+    request_id: str | None = None
+
+
+Command = Load | Generate | Cancel | Shutdown
+Event = LoadProgress | Ready | Notice | PromptProgress | Delta | Finished | Failed
+
+_COMMANDS: dict[str, type[Any]] = {c.__name__: c for c in typing.get_args(Command)}
+_EVENTS: dict[str, type[Any]] = {c.__name__: c for c in typing.get_args(Event)}
+
+
+def encode(message: Command | Event) -> bytes:
+    """One line of UTF-8, ending in a newline and holding no other."""
+    body = {"type": type(message).__name__, **dataclasses.asdict(message)}
+    # ASCII only: lone surrogates and U+2028 survive, and no reader can split a line inside a text.
+    return json.dumps(body, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def decode_command(line: bytes | str) -> Command:
+    """Raises ProtocolError."""
+    return typing.cast(Command, _decode(line, _COMMANDS))
+
+
+def decode_event(line: bytes | str) -> Event:
+    """Raises ProtocolError."""
+    return typing.cast(Event, _decode(line, _EVENTS))
+
+
+def _decode(line: bytes | str, known: dict[str, type[Any]]) -> Any:
+    try:
+        body = json.loads(line)
+        return _build(known[body.pop("type")], body)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"not a message of the protocol ({error!r}): {line[:200]!r}") from error
+
+
+@functools.cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _build(cls: type[Any], body: dict[str, Any]) -> Any:
+    """A dataclass from its JSON object: unknown and missing fields and values of the wrong type raise TypeError."""
+    hints = _hints(cls)
+    if unknown := body.keys() - hints.keys():
+        raise TypeError(f"{cls.__name__} has no field {sorted(unknown)}")
+    return cls(**{name: _value(hints[name], value) for name, value in body.items()})
+
+
+def _value(hint: Any, value: Any) -> Any:
+    origin = typing.get_origin(hint)
+    if dataclasses.is_dataclass(hint):
+        return _build(typing.cast(type[Any], hint), value)
+    if origin is tuple:
+        return tuple(_value(typing.get_args(hint)[0], item) for item in value)
+    if origin is dict:
+        return {key: _value(typing.get_args(hint)[1], item) for key, item in value.items()}
+    if origin is Literal:
+        if value not in typing.get_args(hint):
+            raise TypeError(f"{value!r} is none of {typing.get_args(hint)}")
+        return value
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in typing.get_args(hint):
+            return None
+        return _value(next(a for a in typing.get_args(hint) if a is not type(None)), value)
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        raise TypeError(f"{value!r} is not {hint.__name__}")
+    return value

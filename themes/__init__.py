@@ -1,0 +1,1 @@
+"""Colour themes: TOML files turned into Textual themes."""
