@@ -1,0 +1,17 @@
+"""Shared test fixtures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).parents[2] / "shared" / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def fixtures() -> Path:
+    """The folder of GGUF fixtures with known outputs, which lies beside a checkout of the project."""
+    if not SHARED.is_dir():
+        pytest.skip("no ../shared/fixtures beside this checkout")
+    return SHARED
