@@ -1,0 +1,29 @@
+"""Where qwenchat keeps its files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+_APP = "qwenchat"
+
+
+def _home() -> Path | None:
+    """The one folder for everything, if the environment names it."""
+    home = os.environ.get("QWENCHAT_HOME")
+    return Path(home).expanduser().absolute() if home else None
+
+
+def database_path() -> Path:
+    return (_home() or platformdirs.user_data_path(_APP, appauthor=False)) / "conversations.db"
+
+
+def settings_path() -> Path:
+    return (_home() or platformdirs.user_config_path(_APP, appauthor=False)) / "settings.toml"
+
+
+def log_path() -> Path:
+    """What the worker writes to its stderr ends here."""
+    return (_home() or platformdirs.user_log_path(_APP, appauthor=False)) / "worker.log"

@@ -1,0 +1,195 @@
+"""The user's settings: a frozen dataclass and its TOML file, which keeps the user's comments and unknown keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+import tempfile
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+import tomlkit.exceptions
+
+from chatapp.options import Ops
+from runtime.protocol import Sampling
+
+Value = str | int | float | bool | None
+
+
+class SettingsError(Exception):
+    """A setting or its file cannot be used; the message is a sentence for the user."""
+
+
+def _about(description: str, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+    """A setting's one-sentence description and, for a number, its bounds, both included."""
+    return {"description": description, "low": low, "high": high}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting is one key of the file; None, which is no key, leaves the choice to the model's presets."""
+
+    model: str | None = field(default=None, metadata=_about("The model file that opens when none is named."))
+    context_length: int | None = field(
+        default=None, metadata=_about("Tokens of context to open the model with.", low=16)
+    )
+    ops: Ops = field(default="auto", metadata=_about("Which implementation of the operations runs the model."))
+    threads: int | None = field(default=None, metadata=_about("CPU threads of the model.", low=1, high=1024))
+    theme: str | None = field(default=None, metadata=_about("The colours of the chat."))
+    thinking: bool | None = field(default=None, metadata=_about("Whether the model thinks before it answers."))
+    thinking_budget: int | None = field(default=None, metadata=_about("Tokens after which a thought is closed.", low=0))
+    preserve_thinking: bool | None = field(
+        default=None, metadata=_about("Whether earlier thoughts stay in the prompt.")
+    )
+    system: str = field(default="", metadata=_about("The system prompt of new conversations."))
+    temperature: float | None = field(
+        default=None, metadata=_about("How freely words are chosen; 0 always takes the likeliest.", 0, 5)
+    )
+    top_p: float | None = field(
+        default=None, metadata=_about("Keep the likeliest tokens up to this total probability.", 0, 1)
+    )
+    top_k: int | None = field(
+        default=None, metadata=_about("Keep this many of the likeliest tokens; 0 keeps all.", low=0)
+    )
+    min_p: float | None = field(
+        default=None, metadata=_about("Drop tokens less likely than this share of the likeliest.", 0, 1)
+    )
+    presence_penalty: float | None = field(
+        default=None, metadata=_about("Lower the logit of every token that occurred.", -2, 2)
+    )
+    repetition_penalty: float | None = field(
+        default=None, metadata=_about("Divide the logit of tokens that occurred; 1 is off.", 0.01, 10)
+    )
+    seed: int | None = field(default=None, metadata=_about("The seed of the random choices.", 0, 2**63 - 1))
+    max_tokens: int | None = field(
+        default=None, metadata=_about("The longest reply in tokens, its thought included.", low=1)
+    )
+
+    def sampling(self) -> Sampling:
+        return Sampling(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Sampling)})
+
+
+FIELDS: Mapping[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Settings)}
+
+
+@functools.cache
+def kind(name: str) -> tuple[type, tuple[str, ...]]:
+    """The Python type of a setting without its None, and its choices if only some words are allowed."""
+    hint = typing.get_type_hints(Settings)[name]
+    if typing.get_origin(hint) is typing.Literal:
+        return str, typing.get_args(hint)
+    return next((part for part in typing.get_args(hint) if part is not type(None)), hint), ()
+
+
+def expected(name: str) -> str:
+    """What a setting takes, in words that follow "takes"."""
+    python_type, choices = kind(name)
+    if choices:
+        return "one of " + ", ".join(choices)
+    if python_type is bool:
+        return "true or false"
+    if python_type is str:
+        return "a text"
+    noun = "a whole number" if python_type is int else "a number"
+    low, high = FIELDS[name].metadata["low"], FIELDS[name].metadata["high"]
+    if low is None:
+        return noun
+    return f"{noun} from {low} to {high}" if high is not None else f"{noun} of at least {low}"
+
+
+def check(name: str, value: object) -> Value:
+    """The value as the setting keeps it. Raises SettingsError if it is not one the setting takes."""
+    python_type, choices = kind(name)
+    if value is None and FIELDS[name].default is None:
+        return None
+    if python_type is float and type(value) is int:
+        value = float(value)
+    good = type(value) is python_type and (not choices or value in choices)
+    if good and isinstance(value, int | float) and not isinstance(value, bool):
+        low, high = FIELDS[name].metadata["low"], FIELDS[name].metadata["high"]
+        good = math.isfinite(value) and (low is None or value >= low) and (high is None or value <= high)
+    if not good:
+        raise SettingsError(f"{name} takes {expected(name)}, not {_shown(value)}.")
+    return typing.cast(Value, value)
+
+
+def load(path: Path) -> tuple[Settings, list[str]]:
+    """The settings of a file, and a sentence for each part of it that could not be used.
+
+    What cannot be used keeps its default. Keys that are not settings are left alone, with a sentence.
+    """
+    try:
+        document = _read(path)
+    except SettingsError as error:
+        return Settings(), [f"{error} The default settings are used."]
+    values: dict[str, Value] = {}
+    warnings: list[str] = []
+    for key, value in document.unwrap().items():
+        if key not in FIELDS:
+            warnings.append(f"{path}: {_shown(key)} is not a setting; it is ignored.")
+            continue
+        try:
+            values[key] = check(key, value)
+        except SettingsError as error:
+            warnings.append(f"{path}: {error} The default is used.")
+    return Settings(**typing.cast(dict[str, Any], values)), warnings
+
+
+def update(path: Path, changes: Mapping[str, Value]) -> Settings:
+    """Write these settings, and only these, into the file; None removes a key. Returns what the file then holds.
+
+    Other keys, comments and the order stay as they are, also those that another window has just written.
+    Raises SettingsError: a value that the setting does not take, a file that is not TOML (it stays untouched),
+    a folder that cannot be written.
+    """
+    for name, value in changes.items():
+        if name not in FIELDS:
+            raise SettingsError(f"{_shown(name)} is not a setting.")
+        check(name, value)
+    document = _read(path)
+    for name, value in changes.items():
+        if value is None:
+            document.pop(name, None)
+        elif document.get(name) != value or type(document[name].unwrap()) is not type(value):
+            document[name] = value
+    _write(path, tomlkit.dumps(document))
+    return load(path)[0]
+
+
+def _read(path: Path) -> tomlkit.TOMLDocument:
+    try:
+        return tomlkit.parse(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return tomlkit.document()
+    except OSError as error:
+        raise SettingsError(f"The settings file {path} cannot be read: {error.strerror}.") from error
+    except (tomlkit.exceptions.TOMLKitError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The settings file {path} is not valid TOML: {error}.") from error
+
+
+def _write(path: Path, text: str) -> None:
+    target = path.resolve()  # a link to the real file stays a link
+    temporary = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
+            temporary = Path(file.name)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise SettingsError(f"The settings file {path} cannot be written: {error.strerror}.") from error
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
