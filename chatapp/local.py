@@ -1,0 +1,262 @@
+"""The backend on this machine: the worker process, started when first needed and again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chatapp.log import Log
+from chatapp.process import Exit, WorkerProcess
+from runtime import protocol
+from runtime.protocol import (
+    Cancel,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Generate,
+    Load,
+    LoadProgress,
+    ModelInfo,
+    Notice,
+    PromptProgress,
+    ProtocolError,
+    Ready,
+    Shutdown,
+    Stats,
+)
+
+# -P: a folder `runtime` or a file torch.py where the user happens to stand must not be taken for ours.
+WORKER = (sys.executable, "-P", "-X", "faulthandler", "-m", "runtime.worker")
+RESTARTS = 3  # in a row, without a reply between them
+
+
+class _NotRunningError(Exception):
+    """There is no worker, for the reason in the message."""
+
+
+@dataclass(slots=True, eq=False)
+class _Load:
+    command: Load
+    events: asyncio.Queue[Event] | None  # None: nobody waits, the listeners hear how it ends
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    sent: bool = False
+    cancelled: bool = False
+
+
+class LocalBackend:
+    """Implements `chatapp.backend.Backend`.
+
+    The worker answers commands in their order, so its Ready and Failed belong to the oldest open Load.
+    """
+
+    def __init__(self, command: Sequence[str] = WORKER, log: Path | None = None, patience: float = 60.0) -> None:
+        """`patience`: seconds within which a cancelled request must end before the worker is killed for it."""
+        self._command = tuple(command)
+        self._log = Log(log)
+        self._patience = patience
+        self._listeners: list[Callable[[Event], None]] = []
+        self._model: ModelInfo | None = None
+        self._loaded: Load | None = None
+        self._loads: deque[_Load] = deque()
+        self._requests: dict[str, _Request] = {}
+        self._worker: WorkerProcess | None = None
+        self._starting = asyncio.Lock()
+        self._restart: asyncio.Task[None] | None = None
+        self._deaths = 0
+        self._closed = False
+
+    @property
+    def model(self) -> ModelInfo | None:
+        return self._model
+
+    def on_event(self, listener: Callable[[Event], None]) -> None:
+        self._listeners.append(listener)
+
+    async def load(self, command: Load) -> AsyncIterator[Event]:
+        self._deaths = 0
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        load = _Load(command, events)
+        try:
+            worker = await self._running(reload=False)
+        except _NotRunningError as error:
+            yield Failed(str(error), "worker")
+            return
+        self._send_load(worker, load)
+        try:
+            while True:
+                event = await events.get()
+                yield event
+                if isinstance(event, Ready | Failed):
+                    return
+        finally:
+            load.events = None
+
+    async def generate(self, command: Generate) -> AsyncIterator[Event]:
+        if command.request_id in self._requests:
+            raise ValueError(f"a request {command.request_id!r} is in flight")
+        request = self._requests[command.request_id] = _Request()
+        try:
+            try:
+                worker = await self._running(reload=True)
+            except _NotRunningError as error:
+                yield Failed(str(error), "worker", request_id=command.request_id)
+                return
+            if not request.cancelled:
+                worker.send(protocol.encode(command))
+                request.sent = True
+            while True:
+                event = await request.events.get()
+                yield event
+                if isinstance(event, Finished | Failed):
+                    return
+        finally:
+            if self._requests.pop(command.request_id, None) and request.sent and self._worker is not None:
+                self._worker.send(protocol.encode(Cancel(command.request_id)))
+
+    async def cancel(self, request_id: str) -> None:
+        request = self._requests.get(request_id)
+        if request is None or request.cancelled:
+            return
+        request.cancelled = True
+        if request.sent and self._worker is not None:
+            self._worker.send(protocol.encode(Cancel(request_id)))
+        if not request.sent or self._loads:  # it waits for the model: nothing of it has begun
+            self._end(request_id, Finished(request_id, "cancelled", Stats()))
+        else:
+            asyncio.get_running_loop().call_later(self._patience, self._give_up, request)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._restart is not None:
+            self._restart.cancel()
+            await asyncio.wait([self._restart])
+        async with self._starting:
+            worker = self._worker
+        if worker is not None:
+            worker.send(protocol.encode(Shutdown()))
+            await worker.stop()
+        self._fail_all("The engine was closed.")
+
+    async def _running(self, *, reload: bool) -> WorkerProcess:
+        """The worker, started if there is none, then with the last model if `reload`."""
+        async with self._starting:
+            if self._closed:
+                raise _NotRunningError("The engine was closed.")
+            if self._worker is None:
+                try:
+                    self._worker = await WorkerProcess.start(self._command, _environment(), self._receive, self._log)
+                except OSError as error:
+                    raise _NotRunningError(f"The engine could not be started: {error.strerror}.") from error
+                self._worker.exit.add_done_callback(lambda future: self._died(future.result()))
+                if reload and self._loaded is not None:
+                    self._send_load(self._worker, _Load(self._loaded, None))
+            return self._worker
+
+    def _send_load(self, worker: WorkerProcess, load: _Load) -> None:
+        self._loads.append(load)
+        worker.send(protocol.encode(load.command))
+
+    def _receive(self, line: bytes) -> None:
+        try:
+            event = protocol.decode_event(line)
+        except ProtocolError as error:
+            self._log.write(str(error))
+            return
+        if isinstance(event, Failed) and event.detail:
+            self._log.write(event.detail)
+        match event:
+            case PromptProgress(request_id=key) | Delta(request_id=key):
+                if request := self._requests.get(key):
+                    request.events.put_nowait(event)
+            case Finished(request_id=key) | Failed(request_id=str(key)):
+                self._deaths = 0
+                self._end(key, event)
+            case LoadProgress():
+                if self._loads and (events := self._loads[0].events):
+                    events.put_nowait(event)
+            case Ready() | Failed():
+                self._end_load(event)
+            case Notice():
+                waiting = [load.events for load in self._loads] or [r.events for r in self._requests.values()]
+                self._tell(event, waiting[0] if waiting else None)
+
+    def _end_load(self, event: Ready | Failed) -> None:
+        load = self._loads.popleft() if self._loads else None
+        if isinstance(event, Ready):
+            self._model = event.model
+            self._loaded = load.command if load else Load(event.model.path)
+        elif load and load.command is self._loaded:
+            self._model = self._loaded = None
+        self._tell(event, load.events if load else None)
+
+    def _tell(self, event: Event, events: asyncio.Queue[Event] | None = None) -> None:
+        """To whoever waits, else to the listeners."""
+        if events is not None:
+            events.put_nowait(event)
+            return
+        for listener in self._listeners:
+            listener(event)
+
+    def _end(self, request_id: str, event: Finished | Failed) -> None:
+        if request := self._requests.pop(request_id, None):
+            request.events.put_nowait(event)
+
+    def _give_up(self, request: _Request) -> None:
+        if request in self._requests.values() and self._worker is not None:
+            self._log.write("A cancelled request did not end: the worker is killed.")
+            self._worker.kill()
+
+    def _fail_all(self, sentence: str) -> bool:
+        """Ends all that is open; whether somebody waited for it."""
+        waiting = [load.events for load in self._loads if load.events]
+        for events in waiting:
+            events.put_nowait(Failed(sentence, "worker"))
+        requests = list(self._requests)
+        for key in requests:
+            self._end(key, Failed(sentence, "worker", request_id=key))
+        self._loads.clear()
+        return bool(waiting or requests)
+
+    def _died(self, exit_: Exit) -> None:
+        self._worker = None
+        if self._closed:
+            return
+        sentence = exit_.sentence()
+        self._log.write(sentence)
+        told = "" if self._fail_all(sentence) else sentence + " "
+        self._deaths += 1
+        if self._loaded is None:
+            if told:
+                self._tell(Failed(sentence, "worker"))
+        elif self._deaths > RESTARTS:
+            self._tell(Failed(f"{told}It has failed {self._deaths} times in a row and is not restarted.", "worker"))
+        else:
+            self._tell(Notice(f"{told}The engine is being restarted."))
+            self._restart = asyncio.create_task(self._restarted())
+
+    async def _restarted(self) -> None:
+        try:
+            await self._running(reload=True)
+        except _NotRunningError as error:
+            self._tell(Failed(str(error), "worker"))
+
+
+def _environment() -> dict[str, str]:
+    """Ours; and where the packages are not installed, the folder they lie in, whatever folder the user stands in."""
+    root = Path(protocol.__file__).absolute().parents[1]
+    if root.name in ("site-packages", "dist-packages"):
+        return dict(os.environ)
+    others = [path for path in [os.environ.get("PYTHONPATH", "")] if path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *others])}
