@@ -8,7 +8,6 @@ before its first paint.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import types
 import typing
@@ -218,9 +217,13 @@ def _decode(line: bytes | str, known: dict[str, type[Any]]) -> Any:
         raise ProtocolError(f"not a message of the protocol ({error!r}): {line[:200]!r}") from error
 
 
-@functools.cache
+_HINTS: dict[type[Any], dict[str, Any]] = {}
+
+
 def _hints(cls: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    if cls not in _HINTS:
+        _HINTS[cls] = typing.get_type_hints(cls)
+    return _HINTS[cls]
 
 
 def _build(cls: type[Any], body: dict[str, Any]) -> Any:

@@ -1,0 +1,65 @@
+"""Grouped-query attention over a KV cache, with the output gate, and the rotary embedding before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from kernels.op import Case, Op, random_tensors
+
+# Query rows handled at a time, so that the scores of a long prefill stay small.
+_ROWS_AT_ONCE = 256
+
+
+def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the first R dimensions of each head by halves (dimension i with i + R/2); the rest passes.
+
+    x [T, heads, D], cos and sin [T, R/2] → [T, heads, D].
+    """
+    half = cos.shape[-1]
+    cos, sin = cos[:, None], sin[:, None]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
+
+
+def _attention(q: Tensor, keys: Tensor, values: Tensor, gate: Tensor, start: int) -> Tensor:
+    """softmax(q kᵀ/√D) v · σ(gate), causal: row i sees the positions 0 to start + i.
+
+    q, gate [T, Hq, D], keys, values [Hkv, capacity ≥ start + T, D] → [T, Hq, D]. Query head h reads kv head
+    h // (Hq / Hkv).
+    """
+    tokens, heads, dim = q.shape
+    grouped = q.view(tokens, keys.shape[0], -1, dim).permute(1, 2, 0, 3)  # [Hkv, group, T, D]
+    parts = []
+    for first in range(0, tokens, _ROWS_AT_ONCE):
+        rows = grouped[:, :, first : first + _ROWS_AT_ONCE]
+        seen = start + first + rows.shape[2]
+        scores = rows @ keys[:, None, :seen].mT * dim**-0.5  # [Hkv, group, rows, seen]
+        hidden = torch.ones(rows.shape[2], seen, dtype=torch.bool, device=q.device).triu(start + first + 1)
+        weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+        parts.append(weights @ values[:, None, :seen])
+    out = torch.cat(parts, dim=2).permute(2, 0, 1, 3).reshape(tokens, heads, -1)
+    return out * torch.sigmoid(gate)
+
+
+def _rope_cases() -> Iterator[Case]:
+    randn = random_tensors(8)
+    for tokens, heads, dim, rotated in ((1, 2, 64, 16), (5, 3, 64, 64), (4, 2, 256, 64)):
+        angles = 100 * randn(tokens, rotated // 2)
+        yield Case(f"{tokens}x{heads}x{dim}r{rotated}", (randn(tokens, heads, dim), angles.cos(), angles.sin()))
+
+
+def _attention_cases() -> Iterator[Case]:
+    randn = random_tensors(9)
+    for tokens, start, heads, kv, dim in ((1, 0, 4, 2, 64), (1, 37, 3, 1, 32), (4, 100, 4, 2, 64), (300, 5, 2, 2, 16)):
+        cache = kv, start + tokens + 3, dim  # rows beyond the last position must not be read
+        keys, values = randn(*cache), randn(*cache)
+        keys[:, start + tokens :], values[:, start + tokens :] = torch.nan, torch.nan
+        q = randn(tokens, heads, dim)
+        yield Case(f"{tokens}+{start}h{heads}kv{kv}x{dim}", (q, keys, values, randn(tokens, heads, dim), start))
+
+
+rope = Op(_rope, _rope_cases, tolerance=1e-5)
+attention = Op(_attention, _attention_cases, tolerance=1e-4)

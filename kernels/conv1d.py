@@ -1,0 +1,39 @@
+"""The short causal convolution in front of a Gated DeltaNet layer's recurrence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from kernels.op import Case, Op, random_tensors
+
+
+def _causal_conv1d(x: Tensor, window: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """SiLU of a depthwise causal convolution of width W.
+
+    y[t, c] = SiLU(Σⱼ weight[c, j] · xs[t + j, c]) with xs the last W − 1 inputs followed by x.
+
+    x [T, C], window [W − 1, C] (oldest first), weight [C, W] → y [T, C] and xs [W − 1 + T, C]. Rows n to
+    n + W − 2 of xs are the window after n tokens.
+    """
+    xs = torch.cat([window, x])
+    tokens, width = x.shape[0], weight.shape[1]
+    y = xs[:tokens] * weight[:, 0]
+    for j in range(1, width):
+        y = y + xs[j : j + tokens] * weight[:, j]
+    return torch.nn.functional.silu(y), xs
+
+
+def _cases() -> Iterator[Case]:
+    randn = random_tensors(5)
+    for tokens, channels, width in ((1, 48, 4), (2, 33, 4), (3, 64, 4), (70, 96, 4), (5, 16, 3)):
+        yield Case(
+            f"{tokens}x{channels}w{width}",
+            (randn(tokens, channels), randn(width - 1, channels), randn(channels, width)),
+        )
+    yield Case("first-token", (randn(1, 32), torch.zeros(3, 32), randn(32, 4)))
+
+
+causal_conv1d = Op(_causal_conv1d, _cases, tolerance=1e-5)

@@ -1,0 +1,67 @@
+"""The op table: each op has a torch reference, fast versions where they exist, and cases to hold them together.
+
+A backend is a column of the table. `OpTable(column)[op]` is the op's version for that column, or its reference
+where the column has none, so a machine without a GPU runs everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Column = Literal["reference", "cpu", "triton"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arguments for one check of an op; `id` names shape and peculiarity."""
+
+    id: str
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Op(Generic[P, R]):
+    """One operation of the table.
+
+    `reference` is its meaning, in fp32; `tolerance` is what ‖out − ref‖ / ‖ref‖ a fast version may reach
+    on any of its `cases`.
+    """
+
+    reference: Callable[P, R]
+    cases: Callable[[], Iterator[Case]]
+    tolerance: float
+    cpu: Callable[P, R] | None = None
+    triton: Callable[P, R] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.reference.__name__.lstrip("_")
+
+
+@dataclass(frozen=True)
+class OpTable:
+    """One column of the table, completed by the references."""
+
+    column: Column
+
+    def __getitem__(self, op: Op[P, R]) -> Callable[P, R]:
+        fast: Callable[P, R] | None = getattr(op, self.column)
+        return fast or op.reference
+
+
+def random_tensors(seed: int) -> Callable[..., Tensor]:
+    """`randn(*shape)` of a seeded generator, for cases."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    return randn

@@ -1,0 +1,229 @@
+"""The shape of a Qwen3.5/3.6 model, read from GGUF metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class ModelError(Exception):
+    """A file that cannot be run as a model; one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class DeltaNetConfig:
+    key_heads: int
+    value_heads: int
+    head_dim: int
+    conv_kernel: int
+
+    def __post_init__(self) -> None:
+        if min(self.key_heads, self.value_heads, self.head_dim) < 1 or self.conv_kernel < 2:
+            raise ModelError("The file's DeltaNet dimensions (ssm.*) are not positive numbers.")
+        if self.value_heads % self.key_heads:
+            raise ModelError(
+                f"The file has {self.value_heads} DeltaNet value heads for {self.key_heads} key heads; "
+                "the one must be a multiple of the other."
+            )
+
+    @property
+    def key_dim(self) -> int:
+        return self.key_heads * self.head_dim
+
+    @property
+    def value_dim(self) -> int:
+        return self.value_heads * self.head_dim
+
+    @property
+    def conv_channels(self) -> int:
+        return 2 * self.key_dim + self.value_dim
+
+
+@dataclass(frozen=True)
+class MoEConfig:
+    experts: int
+    used: int
+    ff: int
+    shared_ff: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.used <= self.experts:
+            raise ModelError(f"The file uses {self.used} of {self.experts} experts per token, which is impossible.")
+
+
+@dataclass(frozen=True)
+class YarnConfig:
+    """`attention_factor` None: 1 + 0.1 ln(factor)."""
+
+    factor: float
+    original_context: int
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    base: float
+    dim: int  # rotated dimensions of each head
+    sections: tuple[int, int, int]  # frequencies that follow the temporal, height and width position
+    yarn: YarnConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.dim < 2 or self.dim % 2:
+            raise ModelError(f"The file rotates {self.dim} dimensions of each head; it must be an even number.")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    architecture: str
+    hidden: int
+    layers: int  # of the trunk, the MTP block not counted
+    recurrent: tuple[bool, ...]  # per trunk layer: Gated DeltaNet, else full attention
+    ff: int  # of the dense feed-forward; 0 for MoE
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    trained_context: int
+    rope: RopeConfig
+    delta: DeltaNetConfig
+    moe: MoEConfig | None
+    mtp_layers: int
+
+    def __post_init__(self) -> None:
+        if self.layers < 1 or self.mtp_layers not in (0, 1):
+            raise ModelError(
+                f"The file names {self.layers} layers and {self.mtp_layers} MTP blocks; "
+                "at least one layer and at most one MTP block can be run."
+            )
+        if len(self.recurrent) != self.layers:
+            raise ModelError(f"The file tells the kind of {len(self.recurrent)} layers, but has {self.layers}.")
+        if self.heads < 1 or self.kv_heads < 1 or self.heads % self.kv_heads:
+            raise ModelError(f"The file has {self.heads} attention heads for {self.kv_heads} key/value heads.")
+        if self.rope.dim > self.head_dim:
+            raise ModelError(f"The file rotates {self.rope.dim} dimensions of heads that have {self.head_dim}.")
+
+    @property
+    def attention_layers(self) -> int:
+        return self.recurrent.count(False)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> ModelConfig:
+        """Raises ModelError naming the key that is missing, mistyped or impossible."""
+        architecture = str(metadata.get("general.architecture", ""))
+        keys = _Keys(metadata, architecture + ".")
+        mtp_layers = keys.get("nextn_predict_layers", int, 0)
+        layers = keys.get("block_count", int) - mtp_layers
+        moe = architecture.endswith("moe")
+        head_dim = keys.get("attention.key_length", int)
+        if keys.get("attention.value_length", int, head_dim) != head_dim:
+            raise ModelError("The file has attention keys and values of different length, which this family has not.")
+        return cls(
+            architecture=architecture,
+            hidden=keys.get("embedding_length", int),
+            layers=layers,
+            recurrent=_recurrent_layers(keys, layers),
+            ff=0 if moe else keys.get("feed_forward_length", int),
+            heads=keys.per_layer("attention.head_count"),
+            kv_heads=keys.per_layer("attention.head_count_kv"),
+            head_dim=head_dim,
+            eps=keys.get("attention.layer_norm_rms_epsilon", float),
+            trained_context=keys.get("context_length", int),
+            rope=_rope(keys, head_dim),
+            delta=_delta(keys),
+            moe=_moe(keys) if moe else None,
+            mtp_layers=mtp_layers,
+        )
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Typed look-ups below the architecture's prefix."""
+
+    metadata: Mapping[str, Any]
+    prefix: str
+
+    def get(self, key: str, kind: type[T], default: T | None = None) -> T:
+        value = self.metadata.get(self.prefix + key, default)
+        if value is None:
+            raise ModelError(f"The file lacks {self.prefix}{key}, without which the model's shape is not known.")
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise ModelError(f"The file's {self.prefix}{key} is {value!r:.60}, not of type {kind.__name__}.")
+        return value
+
+    def optional(self, key: str, kind: type[T]) -> T | None:
+        return self.get(key, kind) if self.prefix + key in self.metadata else None
+
+    def per_layer(self, key: str) -> int:
+        """A number, or an array with one for each layer and 0 where it does not apply."""
+        if not isinstance(self.metadata.get(self.prefix + key), list):
+            return self.get(key, int)
+        counts = {count for count in self.get(key, list) if count}
+        if len(counts) != 1 or not all(type(count) is int for count in counts):
+            raise ModelError(f"The file's {self.prefix}{key} differs between layers, which this family has not.")
+        return cast(int, counts.pop())
+
+
+def _recurrent_layers(keys: _Keys, layers: int) -> tuple[bool, ...]:
+    listed = keys.optional("attention.recurrent_layers", list)
+    if listed is not None:
+        return tuple(bool(kind) for kind in listed[:layers])
+    interval = keys.get("full_attention_interval", int, 4)
+    if interval < 1:
+        raise ModelError(f"The file's {keys.prefix}full_attention_interval is {interval}; it must be at least 1.")
+    return tuple((i + 1) % interval != 0 for i in range(layers))
+
+
+def _rope(keys: _Keys, head_dim: int) -> RopeConfig:
+    dim = keys.get("rope.dimension_count", int, head_dim)
+    sections = [int(n) for n in keys.get("rope.dimension_sections", list, [])][:3]
+    yarn = None
+    scaling = keys.get("rope.scaling.type", str, "none")
+    if scaling == "yarn":
+        yarn = YarnConfig(
+            factor=keys.get("rope.scaling.factor", float),
+            original_context=keys.get("rope.scaling.original_context_length", int),
+            attention_factor=keys.optional("rope.scaling.attn_factor", float),
+            beta_fast=keys.get("rope.scaling.yarn_beta_fast", float, 32.0),
+            beta_slow=keys.get("rope.scaling.yarn_beta_slow", float, 1.0),
+        )
+    elif scaling != "none":
+        raise ModelError(f"The file scales its positions by {scaling!r:.40}; only yarn is known for this family.")
+    return RopeConfig(
+        base=keys.get("rope.freq_base", float, 1e7),
+        dim=dim,
+        sections=(sections[0], sections[1], sections[2]) if len(sections) == 3 else (dim // 2, 0, 0),
+        yarn=yarn,
+    )
+
+
+def _delta(keys: _Keys) -> DeltaNetConfig:
+    config = DeltaNetConfig(
+        key_heads=keys.get("ssm.group_count", int),
+        value_heads=keys.get("ssm.time_step_rank", int),
+        head_dim=keys.get("ssm.state_size", int),
+        conv_kernel=keys.get("ssm.conv_kernel", int),
+    )
+    inner = keys.get("ssm.inner_size", int, config.value_dim)
+    if inner != config.value_dim:
+        raise ModelError(
+            f"The file's {keys.prefix}ssm.inner_size is {inner}, "
+            f"but {config.value_heads} value heads of {config.head_dim} make {config.value_dim}."
+        )
+    return config
+
+
+def _moe(keys: _Keys) -> MoEConfig:
+    ff = keys.get("expert_feed_forward_length", int)
+    return MoEConfig(
+        experts=keys.get("expert_count", int),
+        used=keys.get("expert_used_count", int),
+        ff=ff,
+        shared_ff=keys.get("expert_shared_feed_forward_length", int, ff),
+    )

@@ -1,0 +1,103 @@
+"""From a file to a model: the registry, and the refusals that need no weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernels.op import Column, OpTable
+from runtime.gguf import GGUFError, GGUFFile
+from runtime.models.config import ModelConfig, ModelError
+from runtime.models.qwen35 import Qwen35
+from runtime.weights import Weights
+
+REGISTRY = {"qwen35": Qwen35, "qwen35moe": Qwen35}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model, its file, and what the user should know of them."""
+
+    model: Qwen35
+    gguf: GGUFFile
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return dict(self.gguf.metadata)
+
+
+def load_model(
+    path: Path | str, ops: Column = "reference", progress: Callable[[int, int], None] = lambda done, total: None
+) -> LoadedModel:
+    """Open and load a GGUF file of the family. Raises GGUFError or ModelError, each one sentence for the user."""
+    gguf = GGUFFile.open(Path(path))
+    try:
+        config, notices = _describe(gguf)
+        weights = Weights(gguf, keep_packed=not _fits_unpacked(gguf), progress=progress)
+        model = REGISTRY[config.architecture](weights, config, OpTable(ops))
+        weights.finish()
+    except BaseException:
+        gguf.close()
+        raise
+    return LoadedModel(model, gguf, notices + weights.warnings)
+
+
+def _describe(gguf: GGUFFile) -> tuple[ModelConfig, list[str]]:
+    """The shape of the model, and notices; raises ModelError for files that are no chat model of the family."""
+    name, architecture = gguf.path.name, str(gguf.metadata.get("general.architecture", ""))
+    if architecture == "clip" or gguf.metadata.get("general.type") == "mmproj" or name.startswith("mmproj"):
+        raise ModelError(f"{name} holds only the image part of a model (mmproj); choose the text model beside it.")
+    if "dflash" in architecture or name.startswith("dflash"):
+        raise ModelError(f"{name} is a draft model for another engine (dflash), not a chat model.")
+    if architecture not in REGISTRY:
+        shown = f"of the architecture {architecture!r:.40}" if architecture else "of no named architecture"
+        raise ModelError(f"{name} is {shown}; qwenchat runs {' and '.join(REGISTRY)} (Qwen3.5 and 3.6).")
+    if not gguf.tensors:
+        raise ModelError(f"{name} holds a vocabulary but no weights; it is not a model to chat with.")
+    drafts = any(".nextn." in tensor for tensor in gguf.tensors)
+    if drafts and "blk.0.attn_norm.weight" not in gguf.tensors:
+        raise ModelError(
+            f"{name} holds only the drafting (MTP) block of a model; choose the model itself, this goes beside it."
+        )
+    for tensor, info in gguf.tensors.items():
+        if info.type.name == "NVFP4":
+            raise ModelError(f"{name} packs {tensor} as NVFP4 with separate scales, which qwenchat cannot read yet.")
+    return _without_missing_mtp(gguf, ModelConfig.from_metadata(gguf.metadata), drafts=drafts)
+
+
+def _without_missing_mtp(gguf: GGUFFile, config: ModelConfig, *, drafts: bool) -> tuple[ModelConfig, list[str]]:
+    """Some fine-tunes keep the count of MTP blocks and lose the block."""
+    if not config.mtp_layers or drafts:
+        return config, []
+    trunk = config.layers
+    if f"blk.{trunk}.attn_norm.weight" in gguf.tensors:
+        # then block_count never counted the block, and the last trunk layer was taken for it
+        counted = ModelConfig.from_metadata({**gguf.metadata, f"{config.architecture}.nextn_predict_layers": 0})
+        return counted, [_NO_MTP]
+    return dataclasses.replace(config, mtp_layers=0), [_NO_MTP]
+
+
+_NO_MTP = "This file names a drafting (MTP) block but does not hold one; replies come without drafts."
+
+
+def _fits_unpacked(gguf: GGUFFile) -> bool:
+    """Whether the weights in fp32 leave half of the free memory to everything else."""
+    weights = 0
+    for info in gguf.tensors.values():
+        size = 4
+        for n in info.shape:
+            size *= n
+        weights += size
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not on macOS
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return weights < free // 2
+
+
+__all__ = ["REGISTRY", "GGUFError", "LoadedModel", "ModelError", "load_model"]

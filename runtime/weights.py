@@ -1,0 +1,80 @@
+"""The tensors of a file, each taken exactly once, checked for shape and for signs of a bad conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from kernels.quants import QuantTensor
+from runtime.gguf import GGUFFile
+from runtime.models.config import ModelError
+
+# Tensors that the family's files may hold and that text generation does not use.
+SKIPPED = ("rope_freqs.weight",)
+
+
+class Weights:
+    """Hands out the tensors of a GGUF file by name; `finish` complains of what nobody took."""
+
+    def __init__(self, gguf: GGUFFile, *, keep_packed: bool, progress: Callable[[int, int], None]) -> None:
+        """`progress(done, total)` hears of the bytes taken."""
+        self._gguf = gguf
+        self._keep_packed = keep_packed
+        self._progress = progress
+        self._done, self._total = 0, sum(info.nbytes for info in gguf.tensors.values())
+        self._left = set(gguf.tensors) - set(SKIPPED)
+        self.warnings: list[str] = []
+
+    def has(self, name: str) -> bool:
+        return name in self._gguf.tensors
+
+    def rows(self, name: str) -> int:
+        """The first dimension of a tensor that is taken later; 0 if there is none such."""
+        info = self._gguf.tensors.get(name)
+        return info.shape[0] if info else 0
+
+    def take(self, name: str, *shape: int) -> QuantTensor:
+        """A matrix or a stack of matrices. Raises ModelError if it is missing or of another shape."""
+        packed = self._take(name, shape)
+        if packed.shape != shape:
+            packed = packed.select(0)
+        return packed if self._keep_packed else QuantTensor.from_dense(packed.dequantize())
+
+    def dense(self, name: str, *shape: int) -> Tensor:
+        """A small tensor, in fp32."""
+        return self._take(name, shape).dequantize().reshape(shape)
+
+    def norm(self, name: str, size: int) -> Tensor:
+        """A norm's weight, which in these files includes the checkpoint's + 1, so its mean is near 1."""
+        weight = self.dense(name, size)
+        mean = float(weight.mean())
+        if not mean > 0.1:
+            self.warnings.append(
+                f"{name} has mean {mean:.2f} where about 1 is usual: "
+                "the file was probably converted wrongly, and its replies may be noise."
+            )
+        return weight
+
+    def finish(self) -> None:
+        """Raises ModelError if any tensor was left over."""
+        if self._left:
+            some = ", ".join(sorted(self._left)[:3])
+            raise ModelError(
+                f"{self._gguf.path.name} holds {len(self._left)} tensors that this architecture does not have "
+                f"(such as {some}): it is no file of the family, or of a newer kind."
+            )
+
+    def _take(self, name: str, shape: tuple[int, ...]) -> QuantTensor:
+        if name not in self._gguf.tensors:
+            raise ModelError(f"{self._gguf.path.name} lacks the tensor {name}: the file is incomplete.")
+        self._left.remove(name)
+        tensor = self._gguf.tensor(name)
+        if tensor.shape not in (shape, (1, *shape)):  # some converters write a vector as one row
+            raise ModelError(
+                f"{self._gguf.path.name}: {name} has the shape {list(tensor.shape)}, "
+                f"but the metadata asks for {list(shape)}."
+            )
+        self._done += tensor.nbytes
+        self._progress(self._done, self._total)
+        return tensor
