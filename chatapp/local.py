@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,7 +82,7 @@ class LocalBackend:
     def on_event(self, listener: Callable[[Event], None]) -> None:
         self._listeners.append(listener)
 
-    async def load(self, command: Load) -> AsyncIterator[Event]:
+    async def load(self, command: Load) -> AsyncGenerator[Event, None]:
         self._deaths = 0
         events: asyncio.Queue[Event] = asyncio.Queue()
         load = _Load(command, events)
@@ -101,7 +101,7 @@ class LocalBackend:
         finally:
             load.events = None
 
-    async def generate(self, command: Generate) -> AsyncIterator[Event]:
+    async def generate(self, command: Generate) -> AsyncGenerator[Event, None]:
         if command.request_id in self._requests:
             raise ValueError(f"a request {command.request_id!r} is in flight")
         request = self._requests[command.request_id] = _Request()

@@ -15,7 +15,7 @@ from chatapp.log import Log
 _MAX_LINE = 64 << 20  # bytes of a line without an end, after which it is no message
 _GRACE = 0.5  # seconds for the last output of a process that has ended
 _SILENT = 2.0  # seconds to end after closing its stdout
-_PATIENCE = (3.0, 1.0, 5.0)  # seconds to end after EOF, SIGTERM, SIGKILL
+_PATIENCE = (2.0, 1.0, 5.0)  # seconds to end after EOF, SIGTERM, SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Exit:
             with suppress(ValueError):
                 return f"The engine crashed ({signal.Signals(-self.code).name})."
         if self.code:
-            return f"The engine stopped: {self.last_line or f'exit code {self.code}'}"
+            return f"The engine stopped: {self.last_line.rstrip('.') or f'exit code {self.code}'}."
         return "The engine stopped unexpectedly."
 
 
@@ -127,4 +127,5 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     def _conclude(self) -> None:
         if not self.exit.done():
             self._transport.close()
+            self.kill()  # what it has started ends with it
             self.exit.set_result(Exit(self._transport.get_returncode(), self._last_line[:200]))

@@ -1,0 +1,448 @@
+"""The local backend against a scripted worker, which is a real child process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatapp.local import RESTARTS, WORKER, LocalBackend
+from runtime.protocol import (
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Generate,
+    Load,
+    LoadProgress,
+    Message,
+    Notice,
+    PromptProgress,
+    Ready,
+    Sampling,
+    encode,
+)
+
+FAKE = str(Path(__file__).parents[1] / "fake_worker.py")
+SECONDS = 20  # after which a test has hung
+
+
+class Heard:
+    """What the listener of a backend has heard."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        self._changed.set()
+
+    async def until(self, kind: type[Event], count: int = 1) -> Event:
+        """The event that makes it `count` of this kind."""
+        async with asyncio.timeout(SECONDS):
+            while len(found := [event for event in self.events if isinstance(event, kind)]) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return found[count - 1]
+
+
+class Lifeline:
+    """A pipe that processes hold open as long as they live; `hold` is the Python code that makes one do so."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self._reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self.hold = f"import os, sys, time; line = os.open({str(path)!r}, os.O_WRONLY); os.write(line, b'x')"
+
+    def begun(self) -> bool:
+        return self._read() == b"x"
+
+    def ended(self) -> bool:
+        """Whether every process that held it has ended."""
+        while rest := self._read():
+            assert rest == b"x"
+        return rest == b""
+
+    def _read(self) -> bytes | None:
+        return os.read(self._reader, 1) if select.select([self._reader], [], [], SECONDS)[0] else None
+
+    def close(self) -> None:
+        os.close(self._reader)
+
+
+@pytest.fixture
+def lifeline(tmp_path: Path) -> Iterator[Lifeline]:
+    with contextlib.closing(Lifeline(tmp_path / "lifeline")) as one:
+        yield one
+
+
+Open = Callable[..., LocalBackend]
+
+
+@pytest.fixture
+async def backend(tmp_path: Path) -> AsyncIterator[Open]:
+    """Makes backends of a script; they are closed at the end."""
+    made: list[LocalBackend] = []
+
+    def make(patience: float = SECONDS, **script: Any) -> LocalBackend:
+        command = (sys.executable, FAKE, json.dumps({"record": str(tmp_path / "received"), **script}))
+        made.append(LocalBackend(command, tmp_path / "log" / "worker.log", patience))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.close()
+
+
+async def everything(events: AsyncIterator[Event]) -> list[Event]:
+    async with asyncio.timeout(SECONDS):
+        return [event async for event in events]
+
+
+def ask(text: str = "hi", request_id: str = "r1", **choices: Any) -> Generate:
+    return Generate(request_id, "c1", (Message("user", text),), **choices)
+
+
+def answer(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Delta) and event.channel == "answer")
+
+
+def received(tmp_path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tmp_path / "received").read_text("utf-8").splitlines()]
+
+
+def kinds(events: list[Event]) -> list[type[Event]]:
+    return [type(event) for event in events]
+
+
+async def test_nothing_runs_before_the_first_command(backend: Open, tmp_path: Path) -> None:
+    one = backend()
+    assert one.model is None
+    await one.close()
+    assert not (tmp_path / "received").exists()
+
+
+async def test_a_load_ends_in_ready_and_names_the_model(backend: Open) -> None:
+    one = backend()
+    events = await everything(one.load(Load("/m/qwen.gguf", context_length=2048)))
+    assert kinds(events) == [LoadProgress, LoadProgress, Ready]
+    assert one.model is not None
+    assert (one.model.name, one.model.context_length) == ("qwen", 2048)
+
+
+async def test_a_failed_load_ends_in_its_sentence_and_the_next_may_succeed(backend: Open, tmp_path: Path) -> None:
+    step = {"once": str(tmp_path / "failed"), "fail": "Not enough memory.", "kind": "memory", "detail": "trace here"}
+    one = backend(load=[step])
+    events = await everything(one.load(Load("/m/large.gguf")))
+    assert events == [Failed("Not enough memory.", "memory", "trace here")]
+    assert one.model is None
+    assert kinds(await everything(one.load(Load("/m/small.gguf")))) == [Ready]
+    assert "trace here" in (tmp_path / "log" / "worker.log").read_text()
+
+
+async def test_a_reply_streams_in_order_and_ends_once(backend: Open) -> None:
+    one = backend()
+    await everything(one.load(Load("/m/q.gguf")))
+    events = await everything(one.generate(ask()))
+    assert kinds(events) == [PromptProgress, Delta, Delta, Delta, Delta, Finished]
+    assert answer(events) == "Hello from the fake worker."
+    assert isinstance(events[-1], Finished)
+    assert events[-1].stats.generated_tokens == 4
+
+
+async def test_the_worker_receives_what_was_asked(backend: Open, tmp_path: Path) -> None:
+    one = backend(replies=[[{"echo": True}]])
+    await everything(one.load(Load("/m/q.gguf")))
+    command = ask("hé\u2028\ud83d", thinking=False, sampling=Sampling(temperature=0.0, seed=7), thinking_budget=5)
+    echoed = json.loads(answer(await everything(one.generate(command))))
+    assert echoed == received(tmp_path)[-1]
+    assert echoed["messages"] == [{"role": "user", "content": "hé\u2028\ud83d", "thought": ""}]
+    assert (echoed["thinking"], echoed["thinking_budget"]) == (False, 5)
+    assert (echoed["sampling"]["temperature"], echoed["sampling"]["seed"]) == (0.0, 7)
+
+
+async def test_a_conversation_of_many_megabytes_passes_both_ways(backend: Open) -> None:
+    one = backend(replies=[[{"echo": True}]])
+    await everything(one.load(Load("/m/q.gguf")))
+    text = "word " * 2_000_000
+    assert json.loads(answer(await everything(one.generate(ask(text)))))["messages"][0]["content"] == text
+
+
+async def test_cancel_keeps_what_came_and_ends_in_cancelled(backend: Open) -> None:
+    one = backend(replies=[[{"answer": "one "}, {"answer": "two ", "delay": 60}]])
+    await everything(one.load(Load("/m/q.gguf")))
+    events: list[Event] = []
+    async with asyncio.timeout(SECONDS):
+        async for event in one.generate(ask()):
+            events.append(event)
+            if isinstance(event, Delta):
+                await one.cancel("r1")
+    assert answer(events) == "one "
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason == "cancelled"
+
+
+async def test_leaving_a_reply_cancels_it_and_its_rest_reaches_nobody(backend: Open, tmp_path: Path) -> None:
+    one = backend(replies=[[{"answer": "one "}, {"answer": "two ", "delay": 60}], [{"answer": "second"}]])
+    await everything(one.load(Load("/m/q.gguf")))
+    async with contextlib.aclosing(one.generate(ask())) as reply:
+        async for event in reply:
+            if isinstance(event, Delta):
+                break
+    assert answer(await everything(one.generate(ask(request_id="r2")))) == "second"
+    assert [line["type"] for line in received(tmp_path)] == ["Load", "Generate", "Cancel", "Generate"]
+
+
+async def test_cancel_before_the_model_is_there_ends_at_once(backend: Open) -> None:
+    one = backend(load=[{"notice": "loading"}, {"delay": 60}])
+    loading = one.load(Load("/m/q.gguf"))
+    assert await anext(loading) == Notice("loading")
+    reply = asyncio.ensure_future(everything(one.generate(ask())))
+    await asyncio.sleep(0)
+    await one.cancel("r1")
+    [event] = await reply
+    assert isinstance(event, Finished)
+    assert event.reason == "cancelled"
+    await one.close()
+    assert kinds(await everything(loading)) == [Failed]
+
+
+async def test_a_request_that_ignores_its_cancel_is_ended_by_force(backend: Open, tmp_path: Path) -> None:
+    deaf = {"once": str(tmp_path / "deaf"), "delay": 60, "deaf": True}
+    one = backend(patience=0.1, replies=[[{"answer": "x"}, deaf]])
+    heard = Heard()
+    one.on_event(heard)
+    await everything(one.load(Load("/m/q.gguf")))
+    events: list[Event] = []
+    async with asyncio.timeout(SECONDS):
+        async for event in one.generate(ask()):
+            events.append(event)
+            await one.cancel("r1")
+    assert kinds(events) == [Delta, Failed]
+    await heard.until(Ready)
+    assert answer(await everything(one.generate(ask(request_id="r2")))) == "x"
+
+
+@pytest.mark.parametrize(
+    ("end", "sentence"),
+    [
+        ({"signal": signal.SIGKILL}, "The engine was killed, most likely because the machine ran out of memory."),
+        ({"signal": signal.SIGSEGV}, "The engine crashed (SIGSEGV)."),
+        ({"stderr": "Traceback:\nOSError: disk gone\n\n", "exit": 1}, "The engine stopped: OSError: disk gone."),
+        ({"exit": 0}, "The engine stopped unexpectedly."),
+    ],
+    ids=["killed", "crashed", "exit 1", "exit 0"],
+)
+async def test_a_worker_that_dies_in_a_reply_is_explained_and_comes_back_with_its_model(
+    backend: Open, tmp_path: Path, end: dict[str, Any], sentence: str
+) -> None:
+    one = backend(replies=[[{"answer": "part "}, {"once": str(tmp_path / "died"), **end}, {"answer": "whole"}]])
+    heard = Heard()
+    one.on_event(heard)
+    await everything(one.load(Load("/m/q.gguf", context_length=512)))
+    events = await everything(one.generate(ask()))
+    assert answer(events) == "part "
+    assert events[-1] == Failed(sentence, "worker", request_id="r1")
+    ready = await heard.until(Ready)
+    assert kinds(heard.events) == [Notice, Ready]
+    assert isinstance(ready, Ready)
+    assert ready.model.context_length == 512
+    assert answer(await everything(one.generate(ask(request_id="r2")))) == "part whole"
+
+
+async def test_a_request_sent_while_the_worker_restarts_is_answered(backend: Open, tmp_path: Path) -> None:
+    one = backend(replies=[[{"once": str(tmp_path / "died"), "exit": 1}, {"answer": "yes"}]])
+    await everything(one.load(Load("/m/q.gguf")))
+    assert isinstance((await everything(one.generate(ask())))[-1], Failed)
+    assert answer(await everything(one.generate(ask(request_id="r2")))) == "yes"
+
+
+async def test_a_worker_killed_from_outside_while_idle_comes_back(backend: Open, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    one = LocalBackend(
+        (
+            sys.executable,
+            "-c",
+            f"import os; open({str(pid)!r}, 'w').write(str(os.getpid()));"
+            f"os.execv({sys.executable!r}, [{sys.executable!r}, {FAKE!r}])",
+        )
+    )
+    heard = Heard()
+    one.on_event(heard)
+    await everything(one.load(Load("/m/q.gguf")))
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+    await heard.until(Ready)
+    assert kinds(heard.events) == [Notice, Ready]
+    assert "killed" in heard.events[0].message  # type: ignore[union-attr]
+    await one.close()
+
+
+async def test_deaths_with_replies_between_them_are_no_crash_loop(backend: Open) -> None:
+    one = backend(replies=[[{"answer": "x"}]], idle=[{"exit": 3}])
+    heard = Heard()
+    one.on_event(heard)
+    await everything(one.load(Load("/m/q.gguf")))
+    for number in range(1, RESTARTS + 3):
+        assert answer(await everything(one.generate(ask(request_id=f"r{number}")))) == "x"
+        await heard.until(Ready, number)
+    assert not any(isinstance(event, Failed) for event in heard.events)
+
+
+async def test_a_crash_loop_stops_with_a_sentence_and_a_new_load_starts_again(backend: Open, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    code = (
+        "import pathlib, runpy, sys;"
+        f"pathlib.Path({str(broken)!r}).exists() and sys.exit('cannot start');"
+        f"sys.argv = [{FAKE!r}, sys.argv[1]]; runpy.run_path({FAKE!r}, run_name='__main__')"
+    )
+    one = LocalBackend((sys.executable, "-c", code, json.dumps({"replies": [[{"exit": 1}]]})))
+    heard = Heard()
+    one.on_event(heard)
+    await everything(one.load(Load("/m/q.gguf")))
+    broken.touch()
+    assert isinstance((await everything(one.generate(ask())))[-1], Failed)
+    failed = await heard.until(Failed)
+    assert kinds(heard.events) == [Notice] * RESTARTS + [Failed]
+    assert isinstance(failed, Failed)
+    assert failed.message == (
+        f"The engine stopped: cannot start. It has failed {RESTARTS + 1} times in a row and is not restarted."
+    )
+    again = await everything(one.generate(ask(request_id="r2")))
+    assert kinds(again) == [Failed]
+    broken.unlink()
+    assert isinstance((await everything(one.load(Load("/m/q.gguf"))))[-1], Ready)
+    await one.close()
+
+
+async def test_a_worker_that_dies_while_loading_fails_the_load_alone(backend: Open, tmp_path: Path) -> None:
+    one = backend(load=[{"progress": [1, 9]}, {"once": str(tmp_path / "died"), "signal": signal.SIGKILL}])
+    heard = Heard()
+    one.on_event(heard)
+    events = await everything(one.load(Load("/m/q.gguf")))
+    assert kinds(events) == [LoadProgress, Failed]
+    assert isinstance(events[-1], Failed)
+    assert events[-1].kind == "worker"
+    assert heard.events == []
+    assert isinstance((await everything(one.load(Load("/m/q.gguf"))))[-1], Ready)
+
+
+async def test_what_is_not_of_the_protocol_is_logged_and_ignored(backend: Open, tmp_path: Path) -> None:
+    noise = "print from a library\n\x00\xff{]\n" + '{"type": "Delta", "colour": 1}\n' + "\n" + "[1, 2]\n"
+    stray = '{"type":"Delta","request_id":"other","channel":"answer","text":"stray","n_tokens":1}\n'
+    one = backend(replies=[[{"stdout": noise + stray}, {"stderr": "a warning\n"}, {"answer": "fine"}]])
+    await everything(one.load(Load("/m/q.gguf")))
+    events = await everything(one.generate(ask()))
+    assert kinds(events) == [Delta, Finished]
+    assert answer(events) == "fine"
+    await one.close()
+    log = (tmp_path / "log" / "worker.log").read_text()
+    assert "print from a library" in log
+    assert "a warning" in log
+
+
+async def test_notices_go_to_whoever_waits_else_to_the_listeners(backend: Open) -> None:
+    one = backend(load=[{"notice": "no MTP"}], replies=[[{"notice": "in a reply"}]], idle=[{"notice": "idle"}])
+    heard = Heard()
+    one.on_event(heard)
+    assert (await everything(one.load(Load("/m/q.gguf"))))[0] == Notice("no MTP")
+    assert (await everything(one.generate(ask())))[0] == Notice("in a reply")
+    assert await heard.until(Notice) == Notice("idle")
+
+
+async def test_a_load_that_nobody_waits_for_is_announced_and_the_next_gets_its_own_end(backend: Open) -> None:
+    one = backend()
+    heard = Heard()
+    one.on_event(heard)
+    async with contextlib.aclosing(one.load(Load("/m/first.gguf"))) as loading:
+        async for _ in loading:
+            break
+    events = await everything(one.load(Load("/m/second.gguf")))
+    assert isinstance(events[-1], Ready)
+    assert events[-1].model.name == "second"
+    assert [event.model.name for event in heard.events if isinstance(event, Ready)] == ["first"]
+    assert one.model == events[-1].model
+
+
+async def test_a_program_that_cannot_be_started_is_a_sentence() -> None:
+    one = LocalBackend(("/nowhere/worker",))
+    expected = "The engine could not be started: No such file or directory."
+    assert await everything(one.load(Load("/m/q.gguf"))) == [Failed(expected, "worker")]
+    assert await everything(one.generate(ask())) == [Failed(expected, "worker", request_id="r1")]
+    await one.close()
+
+
+async def test_close_ends_an_open_request_and_the_process_and_may_be_repeated(backend: Open, tmp_path: Path) -> None:
+    one = backend(replies=[[{"delay": 60}]])
+    await everything(one.load(Load("/m/q.gguf")))
+    reply = asyncio.ensure_future(everything(one.generate(ask())))
+    await asyncio.sleep(0)
+    await one.close()
+    await one.close()
+    assert await reply == [Failed("The engine was closed.", "worker", request_id="r1")]
+    assert await everything(one.load(Load("/m/q.gguf"))) == [Failed("The engine was closed.", "worker")]
+
+
+async def test_close_ends_a_worker_that_hears_nothing() -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    code = deaf + f"print({encode(Notice('deaf')).decode()!r}, flush=True); time.sleep(60)"
+    one = LocalBackend((sys.executable, "-c", code))
+    async with asyncio.timeout(SECONDS):
+        loading = one.load(Load("/m/q.gguf"))
+        assert await anext(loading) == Notice("deaf")
+        await one.close()
+    assert kinds(await everything(loading)) == [Failed]
+
+
+async def test_a_helper_of_the_worker_that_keeps_its_pipes_open_delays_nothing_and_ends(lifeline: Lifeline) -> None:
+    code = f"{lifeline.hold}\nif os.fork() == 0: time.sleep(60)\nsys.stdin.readline(); os._exit(4)"
+    one = LocalBackend((sys.executable, "-c", code))
+    [event] = await everything(one.load(Load("/m/q.gguf")))
+    assert event == Failed("The engine stopped: exit code 4.", "worker")
+    assert lifeline.ended()
+    await one.close()
+
+
+def test_the_worker_ends_when_the_chat_is_killed(lifeline: Lifeline) -> None:
+    """Its stdin closes with the chat's end, however that came."""
+    chat = (
+        "import asyncio, sys\n"
+        "from chatapp.local import LocalBackend\n"
+        "from runtime.protocol import Load\n"
+        "async def main():\n"
+        f"    async for event in LocalBackend((sys.executable, '-c', {lifeline.hold + '; sys.stdin.read()'!r}))"
+        ".load(Load('x')): pass\n"
+        "asyncio.run(main())\n"
+    )
+    process = subprocess.Popen((sys.executable, "-c", chat))
+    assert lifeline.begun()
+    process.kill()
+    process.wait()
+    assert lifeline.ended(), "the worker outlived the chat"
+
+
+def test_the_worker_is_ours_whatever_lies_in_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "runtime").mkdir()
+    (tmp_path / "runtime" / "__init__.py").write_text("raise SystemExit('the wrong one')")
+    command = (*WORKER[: WORKER.index("-m")], "-c", "import runtime.protocol; print(runtime.protocol.__file__)")
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert not found.stdout.startswith(str(tmp_path))
+
+
+async def test_ctrl_c_in_the_terminal_does_not_reach_the_worker(tmp_path: Path) -> None:
+    out = tmp_path / "session"
+    code = f"import os, sys; open({str(out)!r}, 'w').write(str(os.getsid(0))); sys.exit(1)"
+    one = LocalBackend((sys.executable, "-c", code))
+    await everything(one.load(Load("/m/q.gguf")))
+    await one.close()
+    assert int(out.read_text()) != os.getsid(0)
