@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from runtime.errors import UserError
+
 T = TypeVar("T")
 
 
-class ModelError(Exception):
+class ModelError(UserError):
     """A file that cannot be run as a model; one sentence for the user."""
+
+    kind = "load"
 
 
 @dataclass(frozen=True)

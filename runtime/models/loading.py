@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -87,12 +88,7 @@ _NO_MTP = "This file names a drafting (MTP) block but does not hold one; replies
 
 def _fits_unpacked(gguf: GGUFFile) -> bool:
     """Whether the weights in fp32 leave half of the free memory to everything else."""
-    weights = 0
-    for info in gguf.tensors.values():
-        size = 4
-        for n in info.shape:
-            size *= n
-        weights += size
+    weights = sum(4 * math.prod(info.shape) for info in gguf.tensors.values())
     try:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):  # not on macOS

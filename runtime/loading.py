@@ -1,0 +1,105 @@
+"""From a `Load` command to a model that chats."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.op import Column
+from runtime import presets
+from runtime.chat_template import ChatTemplate
+from runtime.engine import Engine
+from runtime.models.config import ModelError
+from runtime.models.loading import LoadedModel, load_model
+from runtime.protocol import Load, ModelInfo, Sampling
+from runtime.sampling import SamplingParams
+from runtime.tokenizer import Tokenizer
+from runtime.turn import ChatModel
+
+DEFAULT_CONTEXT = 32_768  # tokens; more is the user's choice, since it costs memory
+
+
+def open_chat_model(command: Load, progress: Callable[[int, int], None]) -> tuple[ChatModel, ModelInfo, list[str]]:
+    """The model, what the chat shows of it, and notices. Raises UserError."""
+    torch.set_num_threads(command.threads or _physical_cores())
+    column: Column = "reference" if command.ops == "auto" else command.ops
+    loaded = load_model(command.path, column, progress)
+    metadata, config = loaded.metadata, loaded.model.config
+    tokenizer = Tokenizer.from_metadata(metadata)
+    if tokenizer.vocab_size > loaded.model.vocabulary:
+        raise ModelError(
+            f"{loaded.gguf.path.name} names {tokenizer.vocab_size} tokens but has embeddings for "
+            f"{loaded.model.vocabulary}: the file is damaged."
+        )
+    by_mode = presets.presets(metadata)
+    thinking_default = presets.thinking_by_default(metadata)
+
+    def sampling(user: Sampling, thinking: bool) -> SamplingParams:
+        return presets.resolve(user, by_mode["thinking" if thinking else "non-thinking"], metadata)
+
+    context_length = _context_length(command.context_length, config.trained_context)
+    chat = ChatModel(
+        engine=Engine(loaded.model, context_length),
+        tokenizer=tokenizer,
+        template=ChatTemplate(metadata.get("tokenizer.chat_template", ""), tokenizer),
+        thinking_default=thinking_default,
+        sampling=sampling,
+    )
+    info = ModelInfo(
+        path=str(loaded.gguf.path),
+        name=_name(loaded, metadata),
+        architecture=config.architecture,
+        parameters=sum(math.prod(tensor.shape) for tensor in loaded.gguf.tensors.values()),
+        file_bytes=loaded.gguf.file_bytes,
+        context_length=context_length,
+        trained_context=config.trained_context,
+        thinking_default=thinking_default,
+        has_mtp=loaded.model.mtp is not None,
+        ops=column,
+        presets={mode: _shown(params) for mode, params in by_mode.items()},
+    )
+    return chat, info, loaded.notices
+
+
+def _context_length(wanted: int | None, trained: int) -> int:
+    if wanted is None:
+        return min(trained, DEFAULT_CONTEXT)
+    if not 1 <= wanted <= trained:
+        raise ModelError(f"The context can be 1 to {trained:,} tokens for this model, not {wanted:,}.")
+    return wanted
+
+
+def _name(loaded: LoadedModel, metadata: dict[str, Any]) -> str:
+    name = metadata.get("general.name")
+    return name if isinstance(name, str) and name.strip() else loaded.gguf.path.stem
+
+
+def _shown(params: SamplingParams) -> Sampling:
+    return Sampling(
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=params.top_k,
+        min_p=params.min_p,
+        presence_penalty=params.presence_penalty,
+        repetition_penalty=params.repetition_penalty,
+    )
+
+
+def _physical_cores() -> int:
+    """Cores this process may run on, hyper-threads of one core counted once where Linux tells."""
+    try:
+        allowed = os.sched_getaffinity(0)
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+    cores = set()
+    for cpu in allowed:
+        try:
+            cores.add(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
+        except OSError:
+            return len(allowed)
+    return len(cores)

@@ -1,0 +1,174 @@
+"""The process that holds the model: commands in on stdin, events out on stdout, one JSON object per line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO
+
+from runtime.protocol import (
+    Cancel,
+    Command,
+    Event,
+    Failed,
+    Failure,
+    Generate,
+    Load,
+    LoadProgress,
+    Notice,
+    ProtocolError,
+    Ready,
+    Shutdown,
+    decode_command,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from runtime.turn import ChatModel
+
+_log = logging.getLogger("qwenchat.worker")
+
+
+class Inbox:
+    """Commands in order of arrival; a cancel takes effect at once, also for a request still waiting."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+        self._commands: queue.Queue[Command] = queue.Queue()
+        self._cancelled: set[str] = set()
+        self._closed = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._read, daemon=True, name="inbox").start()
+
+    def next(self) -> Command:
+        """Waits for the next command; Shutdown when the pipe is closed."""
+        return self._commands.get()
+
+    def cancelled(self, request_id: str) -> bool:
+        return self._closed or request_id in self._cancelled
+
+    def forget(self, request_id: str) -> None:
+        self._cancelled.discard(request_id)
+
+    def _read(self) -> None:
+        for line in self._source:
+            try:
+                command = decode_command(line)
+            except ProtocolError as error:
+                _log.error("%s", error)
+                continue
+            if isinstance(command, Cancel):
+                self._cancelled.add(command.request_id)
+            elif isinstance(command, Shutdown):
+                break
+            else:
+                self._commands.put(command)
+        # The chat is gone or says goodbye: what runs ends at its next step.
+        self._closed = True
+        self._commands.put(Shutdown())
+
+
+class Worker:
+    """Answers commands one after the other."""
+
+    def __init__(self, inbox: Inbox, emit: Callable[[Event], None]) -> None:
+        self._inbox = inbox
+        self._emit = emit
+        self._chat: ChatModel | None = None
+
+    def run(self) -> None:
+        while True:
+            match self._inbox.next():
+                case Load() as command:
+                    self._guard(partial(self._load, command), None)
+                case Generate() as command:
+                    self._guard(partial(self._generate, command), command.request_id)
+                    self._inbox.forget(command.request_id)
+                case Shutdown():
+                    return
+
+    def _load(self, command: Load) -> None:
+        from runtime.loading import open_chat_model
+
+        self._chat = None  # the old model's memory is free before the new one needs it
+        last = -1
+
+        def progress(done: int, total: int) -> None:
+            nonlocal last
+            percent = 100 * done // max(total, 1)
+            if percent != last:
+                last = percent
+                self._emit(LoadProgress(done, total, "reading the weights"))
+
+        self._chat, info, notices = open_chat_model(command, progress)
+        for notice in notices:
+            self._emit(Notice(notice))
+        self._emit(Ready(info))
+
+    def _generate(self, command: Generate) -> None:
+        if self._chat is None:
+            self._emit(Failed("No model is loaded.", "load", request_id=command.request_id))
+            return
+        for event in self._chat.generate(command, lambda: self._inbox.cancelled(command.request_id)):
+            self._emit(event)
+
+    def _guard(self, work: Callable[[], None], request_id: str | None) -> None:
+        """Whatever goes wrong ends the request, not the process, and is said in one sentence."""
+        try:
+            work()
+        except Exception as error:
+            message, kind = explain(error)
+            if kind in ("internal", "memory", "numbers") and self._chat:
+                self._chat.engine.forget()
+            detail = traceback.format_exc()
+            _log.error("%s", detail)
+            self._emit(Failed(message, kind, detail, request_id))
+
+
+def explain(error: Exception) -> tuple[str, Failure]:
+    """One sentence for the user, and what kind of failure it is."""
+    from runtime.errors import UserError
+
+    if isinstance(error, UserError):
+        return str(error), error.kind
+    if isinstance(error, MemoryError) or "memory" in str(error).lower():
+        return "There is not enough memory for this; a smaller model, file or context would fit.", "memory"
+    return f"An unexpected error stopped this ({type(error).__name__}); the log has the details.", "internal"
+
+
+def main() -> int:
+    # A stray print anywhere, in C too, must not end up between the events.
+    events = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in the terminal is the chat's to interpret
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+
+    inbox = Inbox(sys.stdin.buffer)
+    inbox.start()
+    try:
+        Worker(inbox, lambda event: _write(events, encode(event))).run()
+    except BrokenPipeError:
+        return 0
+    finally:
+        # The reader thread may hold stdin's lock, and nothing here needs an orderly interpreter exit.
+        sys.stderr.flush()
+    os._exit(0)
+
+
+def _write(events: BinaryIO, line: bytes) -> None:
+    view = memoryview(line)
+    while view:
+        view = view[events.write(view) :]
+
+
+if __name__ == "__main__":
+    main()

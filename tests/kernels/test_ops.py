@@ -1,0 +1,211 @@
+"""Each op's reference against its formula, written out token by token in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from kernels.attention import attention, rope
+from kernels.conv1d import causal_conv1d
+from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent
+from kernels.moe import experts, route, swiglu
+from kernels.norm import gated_rms_norm, rms_norm
+from kernels.op import Case, Op
+from kernels.quant_matmul import embedding, quant_matmul
+from kernels.quants import QuantTensor
+from kernels.table import OPS
+
+Array = NDArray[np.float64]
+
+
+def sigmoid(x: Array) -> Array:
+    return np.exp(-np.logaddexp(0, -x))
+
+
+def silu(x: Array) -> Array:
+    return x * sigmoid(x)
+
+
+def norm_formula(x: Array, weight: Array, eps: float) -> Array:
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+
+def gated_norm_formula(x: Array, z: Array, weight: Array, eps: float) -> Array:
+    return norm_formula(x, weight, eps) * silu(z)
+
+
+def matmul_formula(x: Array, weight: Array) -> Array:
+    return np.einsum("tk,nk->tn", x, weight)
+
+
+def conv_formula(x: Array, window: Array, weight: Array) -> tuple[Array, Array]:
+    inputs = np.concatenate([window, x])
+    width = weight.shape[1]
+    y = np.stack([(inputs[t : t + width] * weight.T).sum(0) for t in range(len(x))])
+    return silu(y), inputs
+
+
+def gates_formula(alpha: Array, beta: Array, a: Array, dt_bias: Array) -> tuple[Array, Array]:
+    return a * np.logaddexp(0, alpha + dt_bias), sigmoid(beta)
+
+
+def rule_formula(q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array) -> tuple[Array, Array]:
+    """Outputs, and the state after each token; key heads are tiled over the value heads."""
+    k_heads, dim = k.shape[1:]
+    outputs, states = np.zeros(v.shape), np.zeros((len(v), *state.shape))
+    for p in range(v.shape[1]):
+        S = state[p]
+        for t in range(len(v)):
+            key, query = k[t, p % k_heads], q[t, p % k_heads]
+            key = key / math.sqrt((key * key).sum() + 1e-6)
+            query = query / math.sqrt((query * query).sum() + 1e-6) / math.sqrt(dim)
+            S = math.exp(g[t, p]) * S
+            S = S + np.outer(beta[t, p] * (v[t, p] - S @ key), key)
+            outputs[t, p], states[t, p] = S @ query, S
+    return outputs, states
+
+
+def chunk_formula(*args: Array) -> tuple[Array, Array]:
+    outputs, states = rule_formula(*args)
+    return outputs, states[-1]
+
+
+def rope_formula(x: Array, cos: Array, sin: Array) -> Array:
+    out, half = x.copy(), cos.shape[1]
+    for i in range(half):
+        a, b = x[..., i], x[..., i + half]
+        out[..., i] = a * cos[:, None, i] - b * sin[:, None, i]
+        out[..., i + half] = b * cos[:, None, i] + a * sin[:, None, i]
+    return out
+
+
+def attention_formula(q: Array, keys: Array, values: Array, gate: Array, start: int) -> Array:
+    out = np.zeros(q.shape)
+    group = q.shape[1] // keys.shape[0]
+    for t in range(len(q)):
+        for h in range(q.shape[1]):
+            k, v = keys[h // group, : start + t + 1], values[h // group, : start + t + 1]
+            scores = k @ q[t, h] / math.sqrt(q.shape[2])
+            weights = np.exp(scores - scores.max())
+            out[t, h] = weights @ v / weights.sum()
+    return out * sigmoid(gate)
+
+
+def swiglu_formula(gate: Array, up: Array) -> Array:
+    return silu(gate) * up
+
+
+def route_formula(logits: Array, used: int) -> tuple[Array, Array]:
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    ids = np.argsort(-p, axis=-1, kind="stable")[:, :used]
+    kept = np.take_along_axis(p, ids, -1)
+    return kept / kept.sum(-1, keepdims=True), ids
+
+
+def experts_formula(x: Array, weights: Array, ids: Array, gate: Array, up: Array, down: Array) -> Array:
+    out = np.zeros(x.shape)
+    for t, chosen in enumerate(ids.astype(int)):
+        for weight, e in zip(weights[t], chosen, strict=True):
+            out[t] += weight * (down[e] @ (silu(gate[e] @ x[t]) * (up[e] @ x[t])))
+    return out
+
+
+FORMULAS: dict[str, Callable[..., Any]] = {
+    embedding.name: lambda ids, table: table[ids.astype(int)],
+    rms_norm.name: norm_formula,
+    gated_rms_norm.name: gated_norm_formula,
+    quant_matmul.name: matmul_formula,
+    causal_conv1d.name: conv_formula,
+    delta_gates.name: gates_formula,
+    delta_recurrent.name: rule_formula,
+    delta_chunk.name: chunk_formula,
+    rope.name: rope_formula,
+    attention.name: attention_formula,
+    swiglu.name: swiglu_formula,
+    route.name: route_formula,
+    experts.name: experts_formula,
+}
+
+CASES = [pytest.param(op, case, id=f"{op.name}-{case.id}") for op in OPS for case in op.cases()]
+
+
+def as_float64(value: Any) -> Any:
+    if isinstance(value, QuantTensor):
+        value = value.dequantize()
+    return value.numpy().astype(np.float64) if isinstance(value, torch.Tensor) else value
+
+
+def outputs(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def assert_close(found: Any, wanted: Any, tolerance: float) -> None:
+    for out, ref in zip(outputs(found), outputs(wanted), strict=True):
+        out, ref = as_float64(out), as_float64(ref)
+        assert out.shape == ref.shape
+        assert np.isfinite(out).all()
+        assert np.linalg.norm(out - ref) <= tolerance * np.linalg.norm(ref) + 1e-12
+
+
+def test_every_op_of_the_table_has_a_formula_here() -> None:
+    assert {op.name for op in OPS} == FORMULAS.keys()
+
+
+@pytest.mark.parametrize(("op", "case"), CASES)
+def test_the_reference_is_the_formula(op: Op[Any, Any], case: Case) -> None:
+    wanted = FORMULAS[op.name](*(as_float64(arg) for arg in case.args))
+    assert_close(op.reference(*case.args), wanted, op.tolerance)
+
+
+def test_an_op_leaves_its_arguments_alone() -> None:
+    for op in OPS:
+        for case in op.cases():
+            before = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in case.args]
+            op.reference(*case.args)
+            for arg, was in zip(case.args, before, strict=True):
+                if isinstance(arg, torch.Tensor):
+                    assert torch.equal(arg.nan_to_num(7), was.nan_to_num(7)), op.name
+
+
+def test_strong_decay_stays_finite_in_chunks_and_equals_the_recurrence() -> None:
+    """g = −20 for 128 tokens: e^2560 would overflow, so only differences ≤ 0 may be exponentiated."""
+    [case] = [case for case in delta_chunk.cases() if case.id == "decay-20"]
+    o, state = delta_chunk.reference(*case.args)
+    steps, states = delta_recurrent.reference(*case.args)
+    assert_close((o, state), (steps, states[-1]), 1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 33, 64])
+def test_the_chunk_length_changes_nothing(chunk: int) -> None:
+    for case in delta_chunk.cases():
+        assert_close(delta_chunk.reference(*case.args, chunk), delta_chunk.reference(*case.args), 1e-4)
+
+
+def test_a_fused_expert_is_silu_of_its_first_half_times_its_second() -> None:
+    """One expert, one hidden unit, by hand: gate rows come first in ffn_gate_up_exps."""
+    fused = QuantTensor.from_dense(torch.tensor([[[2.0, 0.0], [0.0, 3.0]]]))  # [E=1, 2F=2, H=2]
+    gate, up = fused.split_rows((1, 1))
+    down = QuantTensor.from_dense(torch.tensor([[[1.0], [10.0]]]))  # [E, H, F]
+    x = torch.tensor([[1.0, 0.5]])
+    out = experts.reference(x, torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.long), gate, up, down)
+    hidden = 2 / (1 + math.exp(-2)) * 1.5
+    torch.testing.assert_close(out, torch.tensor([[hidden, 10 * hidden]]))
+
+
+def test_a_long_head_is_unpacked_in_pieces() -> None:
+    """More rows than are unpacked at once give what one product of the whole gives."""
+    import kernels.quant_matmul as module
+
+    weight = QuantTensor.from_dense(torch.randn(50, 32, generator=torch.Generator().manual_seed(1)).half())
+    x = torch.randn(3, 32, generator=torch.Generator().manual_seed(2))
+    whole = x @ weight.dequantize().T
+    patch = pytest.MonkeyPatch()
+    with patch.context() as scope:
+        scope.setattr(module, "_UNPACKED_AT_ONCE", 32 * 7)
+        torch.testing.assert_close(quant_matmul.reference(x, weight), whole)
