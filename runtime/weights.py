@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 
 from torch import Tensor
@@ -12,6 +13,9 @@ from runtime.models.config import ModelError
 
 # Tensors that the family's files may hold and that text generation does not use.
 SKIPPED = ("rope_freqs.weight",)
+
+# A converter that forgets the + 1 leaves a mean near 0, one that adds it twice a mean near 2.
+_NORM_MEANS = (0.25, 1.75)
 
 
 class Weights:
@@ -24,7 +28,7 @@ class Weights:
         self._progress = progress
         self._done, self._total = 0, sum(info.nbytes for info in gguf.tensors.values())
         self._left = set(gguf.tensors) - set(SKIPPED)
-        self.warnings: list[str] = []
+        self._norm_means: list[float] = []
 
     def has(self, name: str) -> bool:
         return name in self._gguf.tensors
@@ -46,15 +50,22 @@ class Weights:
         return self._take(name, shape).dequantize().reshape(shape)
 
     def norm(self, name: str, size: int) -> Tensor:
-        """A norm's weight, which in these files includes the checkpoint's + 1, so its mean is near 1."""
+        """A norm's weight; in these files it includes the checkpoint's + 1, so its mean is near 1."""
         weight = self.dense(name, size)
-        mean = float(weight.mean())
-        if not mean > 0.1:
-            self.warnings.append(
-                f"{name} has mean {mean:.2f} where about 1 is usual: "
-                "the file was probably converted wrongly, and its replies may be noise."
-            )
+        if name.endswith(".attn_norm.weight"):
+            self._norm_means.append(float(weight.mean()))
         return weight
+
+    @property
+    def warnings(self) -> list[str]:
+        """Signs that the file was converted wrongly, a sentence each."""
+        mean = statistics.median(self._norm_means or [1.0])
+        if _NORM_MEANS[0] < mean < _NORM_MEANS[1]:
+            return []
+        return [
+            f"The layers' norms (attn_norm) have mean {mean:.2f} where about 1 is usual: "
+            "the file was probably converted wrongly, and its replies may be noise."
+        ]
 
     def finish(self) -> None:
         """Raises ModelError if any tensor was left over."""

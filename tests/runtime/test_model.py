@@ -1,0 +1,246 @@
+"""What a file must hold to be run, and that a sequence may be cut into forwards in any way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rewrite import GOLDENS, rewrite, tensor_names, tensor_values
+
+from runtime.models.config import ModelError
+from runtime.models.loading import load_model
+from runtime.models.qwen35 import Qwen35
+
+DENSE, MOE = GOLDENS / "tiny-dense.gguf", GOLDENS / "tiny-moe.gguf"
+IDS = [int(i) for i in np.random.default_rng(7).integers(0, 300, 120)]
+
+
+@pytest.fixture(scope="module", params=["tiny-dense", "tiny-moe"])
+def model(request: pytest.FixtureRequest) -> Qwen35:
+    return load_model(GOLDENS / f"{request.param}.gguf").model
+
+
+@pytest.fixture(scope="module")
+def dense() -> Qwen35:
+    return load_model(DENSE).model
+
+
+def run(model: Qwen35, *parts: list[int]) -> torch.Tensor:
+    """Logits of the last token after forwards over the parts."""
+    state = model.new_state()
+    for part in parts:
+        hidden = model.forward(part, state)
+        state.commit()
+    return model.logits(hidden[-1:])[0]
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+class TestCuts:
+    @pytest.mark.parametrize("length", [1, 2, 3, 4])
+    def test_a_short_prompt_and_eight_decodes_are_one_forward(self, model: Qwen35, length: int) -> None:
+        ids = IDS[: length + 8]
+        assert distance(run(model, ids[:length], *([i] for i in ids[length:])), run(model, ids)) < 1e-4
+
+    def test_a_hundred_tokens_in_three_parts_are_one_shot(self, model: Qwen35) -> None:
+        assert distance(run(model, IDS[:33], IDS[33:66], IDS[66:100]), run(model, IDS[:100])) < 1e-4
+
+    @pytest.mark.parametrize("length", [2, 17, 64, 65, 120])
+    def test_all_but_one_and_then_one(self, model: Qwen35, length: int) -> None:
+        ids = IDS[:length]
+        assert distance(run(model, ids[:-1], ids[-1:]), run(model, ids)) < 1e-4
+
+    def test_rows_with_a_state_each_are_the_same_rows(self, model: Qwen35) -> None:
+        state = model.new_state()
+        model.forward(IDS[:20], state)
+        state.commit()
+        each = model.forward(IDS[20:25], state, each=True)
+        assert distance(model.logits(each[-1:])[0], run(model, IDS[:25])) < 1e-4
+
+    @pytest.mark.parametrize("kept", [0, 1, 3, 5])
+    def test_rejected_rows_leave_no_trace(self, model: Qwen35, kept: int) -> None:
+        state = model.new_state()
+        model.forward(IDS[:20], state)
+        state.commit()
+        model.forward([*IDS[20 : 20 + kept], *([299] * (5 - kept))], state, each=True)
+        state.commit(kept)
+        hidden = model.forward(IDS[20 + kept : 30], state)
+        state.commit()
+        assert state.ids == IDS[:30]
+        assert distance(model.logits(hidden[-1:])[0], run(model, IDS[:30])) < 1e-4
+
+    def test_going_back_to_a_checkpoint_and_on_another_way(self, model: Qwen35) -> None:
+        state = model.new_state()
+        for start in (0, 40):
+            model.forward(IDS[start : start + 40], state)
+            state.commit()
+            state.checkpoint()
+        assert state.rewind(60) == 40
+        hidden = model.forward(IDS[:7], state)
+        state.commit()
+        assert distance(model.logits(hidden[-1:])[0], run(model, [*IDS[:40], *IDS[:7]])) < 1e-4
+        assert [place.length for place in state.checkpoints] == [0, 40]
+
+    def test_part_of_the_rows_cannot_be_kept_when_only_the_last_state_is_known(self, dense: Qwen35) -> None:
+        state = dense.new_state()
+        dense.forward(IDS[:4], state)
+        with pytest.raises(ValueError, match="cannot keep 2 of 4"):
+            state.commit(2)
+
+    def test_the_mtp_cache_filled_along_the_way_is_the_one_of_a_full_pass(self, model: Qwen35) -> None:
+        """Drafts after a prefill in parts and decodes equal those with the MTP block run over everything."""
+        state = model.new_state()
+        for part in (IDS[:30], IDS[30:31], IDS[31:32], IDS[32:60]):
+            hidden = model.forward(part, state)
+            state.commit()
+        drafted = model.draft_logits(model.draft([5], hidden[-1:], state, 59))
+
+        fresh = model.new_state()
+        everything = model.forward(IDS[:60], fresh)
+        whole = model.draft_logits(model.draft([*IDS[1:60], 5], everything, model.new_state(), 0))
+        assert distance(drafted[0], whole[-1]) < 1e-4
+
+
+class TestPositions:
+    def test_equal_sections_are_plain_positions(self, dense: Qwen35) -> None:
+        plain = dense.forward(IDS[:9], dense.new_state())
+        three = dense.forward(IDS[:9], dense.new_state(), positions=torch.arange(9).expand(3, 9))
+        torch.testing.assert_close(three, plain)
+
+    def test_sections_matter_where_they_differ(self, dense: Qwen35) -> None:
+        plain = dense.forward(IDS[:9], dense.new_state())
+        positions = torch.stack([torch.arange(9), torch.zeros(9, dtype=torch.long), torch.arange(9)])
+        assert distance(dense.forward(IDS[:9], dense.new_state(), positions=positions), plain) > 1e-3
+
+
+class TestFiles:
+    def test_a_tensor_too_many_is_named(self, tmp_path: Path) -> None:
+        file = rewrite(DENSE, tmp_path / "m.gguf", tensors={"blk.1.attn_surprise.weight": np.ones((4, 4), np.float32)})
+        with pytest.raises(ModelError, match=r"blk\.1\.attn_surprise\.weight"):
+            load_model(file)
+
+    @pytest.mark.parametrize("name", tensor_names(DENSE))
+    def test_a_missing_tensor_is_named(self, tmp_path: Path, name: str) -> None:
+        """Any tensor but the head's own (a file without it is tied) and the MTP block's optional norm."""
+        file = rewrite(DENSE, tmp_path / "m.gguf", tensors={name: None})
+        if name in ("output.weight", "blk.4.nextn.shared_head_norm.weight"):
+            load_model(file)
+            return
+        with pytest.raises(ModelError, match="lacks the tensor|drafting"):
+            load_model(file)
+
+    def test_a_tensor_of_another_shape_is_named(self, tmp_path: Path) -> None:
+        file = rewrite(DENSE, tmp_path / "m.gguf", tensors={"blk.0.ssm_a": np.full(3, -1, np.float32)})
+        with pytest.raises(ModelError, match=r"blk\.0\.ssm_a has the shape \[3\]"):
+            load_model(file)
+
+    @pytest.mark.parametrize("mean", [0.0, 2.0])
+    def test_norms_that_miss_the_one_or_have_it_twice_are_warned_of(self, tmp_path: Path, mean: float) -> None:
+        norm = (mean + 0.01 * np.random.default_rng(1).standard_normal(32)).astype(np.float32)
+        changed = {name: norm for name in tensor_names(DENSE) if name.endswith("attn_norm.weight")}
+        notices = load_model(rewrite(DENSE, tmp_path / "m.gguf", tensors=changed)).notices
+        assert len(notices) == 1
+        assert "attn_norm" in notices[0]
+
+    def test_a_good_file_needs_no_warning(self) -> None:
+        assert load_model(DENSE).notices == []
+
+    def test_the_norm_used_is_the_files(self, dense: Qwen35) -> None:
+        expected = tensor_values(DENSE, "blk.0.attn_norm.weight")
+        np.testing.assert_array_equal(dense.trunk.blocks[0].attn_norm.numpy(), expected)
+
+    def test_the_mtp_block_is_no_trunk_layer(self, dense: Qwen35) -> None:
+        assert dense.config.layers == len(dense.trunk.blocks) == 4
+        assert dense.config.recurrent == (True, True, True, False)
+        assert dense.mtp is not None
+        assert "blk.4.ssm_conv1d.weight" not in tensor_names(DENSE)
+
+    @pytest.mark.parametrize("count", [4, 5], ids=["never counted", "counted"])
+    def test_a_file_that_lost_its_mtp_block_loads_with_one_notice(self, tmp_path: Path, count: int) -> None:
+        gone = {name: None for name in tensor_names(DENSE) if name.startswith("blk.4.")}
+        file = rewrite(DENSE, tmp_path / "m.gguf", tensors=gone, metadata={"qwen35.block_count": count})
+        loaded = load_model(file)
+        assert loaded.model.mtp is None
+        assert len(loaded.notices) == 1
+        with_block = run(load_model(DENSE).model, IDS[:20])
+        torch.testing.assert_close(run(loaded.model, IDS[:20]), with_block)
+
+    def test_fused_experts_are_the_two_halves(self, tmp_path: Path) -> None:
+        names = tensor_names(MOE)
+        fused = [name for name in names if name.endswith("ffn_gate_up_exps.weight")]
+        apart: dict[str, np.ndarray | None] = {}
+        for name in fused:
+            both = tensor_values(MOE, name)
+            half = both.shape[1] // 2
+            apart[name] = None
+            apart[name.replace("gate_up", "gate")] = both[:, :half].copy()
+            apart[name.replace("gate_up", "up")] = both[:, half:].copy()
+        assert fused, "the golden has no fused experts to compare"
+        file = rewrite(MOE, tmp_path / "m.gguf", tensors=apart)
+        torch.testing.assert_close(run(load_model(file).model, IDS[:20]), run(load_model(MOE).model, IDS[:20]))
+
+    @pytest.mark.parametrize("keep_packed", [True, False])
+    def test_packed_weights_give_the_same(self, monkeypatch: pytest.MonkeyPatch, keep_packed: bool) -> None:
+        file = GOLDENS / "tiny-quants.gguf"
+        expected = run(load_model(file).model, IDS[:20])
+        monkeypatch.setattr("runtime.models.loading._fits_unpacked", lambda gguf: not keep_packed)
+        torch.testing.assert_close(run(load_model(file).model, IDS[:20]), expected)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("architecture", ["llama", "qwen3", "qwen3next", "qwen4exp", "qwen3moe"])
+    def test_another_architecture(self, tmp_path: Path, architecture: str) -> None:
+        file = rewrite(DENSE, tmp_path / "m.gguf", metadata={"general.architecture": architecture})
+        with pytest.raises(ModelError, match=f"'{architecture}'; qwenchat runs qwen35"):
+            load_model(file)
+
+    def test_an_image_part(self, tmp_path: Path) -> None:
+        file = rewrite(DENSE, tmp_path / "mmproj-F16.gguf", metadata={"general.architecture": "clip"})
+        with pytest.raises(ModelError, match="image part"):
+            load_model(file)
+
+    def test_a_draft_model_of_another_engine(self, tmp_path: Path) -> None:
+        file = rewrite(DENSE, tmp_path / "dflash-x.gguf", metadata={"general.architecture": "dflash"})
+        with pytest.raises(ModelError, match="draft model for another engine"):
+            load_model(file)
+
+    def test_a_sidecar(self, tmp_path: Path) -> None:
+        trunk = {name: None for name in tensor_names(DENSE) if name.startswith(("blk.0", "blk.1", "blk.2", "blk.3"))}
+        file = rewrite(DENSE, tmp_path / "mtp-m.gguf", tensors=trunk)
+        with pytest.raises(ModelError, match="only the drafting"):
+            load_model(file)
+
+    def test_a_vocabulary(self, tmp_path: Path) -> None:
+        file = rewrite(DENSE, tmp_path / "m.gguf", tensors=dict.fromkeys(tensor_names(DENSE)))
+        with pytest.raises(ModelError, match="no weights"):
+            load_model(file)
+
+    @pytest.mark.parametrize(
+        ("key", "value", "said"),
+        [
+            ("attention.head_count", 3, "shape"),
+            ("attention.head_count_kv", 3, "2 attention heads for 3"),
+            ("attention.head_count", None, "attention.head_count"),
+            ("ssm.time_step_rank", 3, "value heads"),
+            ("ssm.inner_size", 96, "inner_size"),
+            ("ssm.state_size", 0, "positive"),
+            ("rope.dimension_count", 64, "rotates 64"),
+            ("rope.dimension_count", 7, "even"),
+            ("block_count", 1, "layer"),
+            ("embedding_length", 33, "shape"),
+            ("nextn_predict_layers", 2, "MTP"),
+        ],
+    )
+    def test_impossible_metadata(self, tmp_path: Path, key: str, value: int | None, said: str) -> None:
+        file = rewrite(DENSE, tmp_path / "m.gguf", metadata={f"qwen35.{key}": value})
+        with pytest.raises(ModelError, match=said):
+            load_model(file)
+
+    def test_an_unknown_stretching_of_positions(self, tmp_path: Path) -> None:
+        file = rewrite(DENSE, tmp_path / "m.gguf", metadata={"qwen35.rope.scaling.type": "longrope"})
+        with pytest.raises(ModelError, match="longrope"):
+            load_model(file)
