@@ -62,11 +62,12 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, str | None]:
     except OSError as error:
         raise StoreError(f"The folder {path.parent} cannot be made: {error.strerror}.") from error
     with _alone(path.parent), explained(path):
-        try:
-            return _open(path), None
-        except sqlite3.DatabaseError as error:
-            if not _damaged(error):
-                raise
+        if not _headless(path):
+            try:
+                return _open(path), None
+            except sqlite3.DatabaseError as error:
+                if not _damaged(error):
+                    raise
         aside = _set_aside(path)
         notice = f"The conversations file was damaged and is now {aside}; nothing in it was deleted. A new one is used."
         return _open(path), notice
@@ -74,9 +75,11 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, str | None]:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns what SQLite says into a StoreError with a sentence."""
+    """Turns what SQLite and the system say into a StoreError with a sentence."""
     try:
         yield
+    except OSError as error:
+        raise StoreError(f"The conversations file {path} cannot be used: {error.strerror}.") from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         reasons = {
@@ -136,6 +139,15 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _headless(path: Path) -> bool:
+    """Whether there is something that SQLite must not open: it would delete the log of a file without a header."""
+    if path.is_file() and path.stat().st_size:
+        with path.open("rb") as file:
+            return file.read(512)[:16] != b"SQLite format 3\0" or file.tell() < 512
+    wal = path.with_name(path.name + "-wal")
+    return wal.is_file() and wal.stat().st_size > 0
 
 
 def _damaged(error: sqlite3.DatabaseError) -> bool:

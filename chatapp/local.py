@@ -197,7 +197,7 @@ class LocalBackend:
         if isinstance(event, Ready):
             self._model = event.model
             self._loaded = load.command if load else Load(event.model.path)
-        elif load and load.command is self._loaded:
+        else:  # the worker let go of the old model before it tried the new one
             self._model = self._loaded = None
         self._tell(event, load.events if load else None)
 
@@ -222,6 +222,7 @@ class LocalBackend:
         """Ends all that is open; whether somebody waited for it."""
         waiting = [load.events for load in self._loads if load.events]
         for events in waiting:
+            self._model = self._loaded = None
             events.put_nowait(Failed(sentence, "worker"))
         requests = list(self._requests)
         for key in requests:

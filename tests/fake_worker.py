@@ -10,6 +10,7 @@ SCRIPT is JSON, or the path of a JSON file:
 `idle` runs after each of them. `model` overrides fields of ModelInfo. `record`: a file that receives every command
 line. A reply ends in Finished("stop") unless a step ended it. A STEP is an object, played in this order of keys:
 
+    {"when": text}        skip the step unless the command, as JSON, contains the text
     {"once": PATH}        skip the step if PATH exists, else create it: for what must not happen again after a restart
     {"delay": seconds}    wait; a Cancel or a Shutdown ends the wait, "deaf": true makes it go on
     {"progress": [d, t]}  LoadProgress in a load, PromptProgress in a reply ([d, t, cached])
@@ -105,10 +106,11 @@ class FakeWorker:
                 self.load(command)
             elif isinstance(command, Generate):
                 self.generate(command)
-                self.play(self.script.get("idle", []), None)
+                self.play(self.script.get("idle", []), command)
 
     def load(self, command: Load) -> None:
-        if self.play(self.script["load"], None):
+        self.model = None  # as the real one, which needs its memory
+        if self.play(self.script["load"], command):
             return
         fields: dict[str, Any] = {
             "path": command.path,
@@ -135,9 +137,11 @@ class FakeWorker:
         self.replies += 1
         Reply(self, command).play(steps)
 
-    def play(self, steps: list[Step], reply: Reply | None) -> bool:
+    def play(self, steps: list[Step], command: Command, reply: Reply | None = None) -> bool:
         """Whether a step, or a Cancel, has ended it."""
         for step in steps:
+            if step.get("when", "") not in protocol.encode(command).decode():
+                continue
             if "once" in step and not create(Path(step["once"])):
                 continue
             for _ in range(step.get("repeat", 1)):
@@ -199,7 +203,7 @@ class Reply:
         return self.command.request_id in self.worker.cancelled
 
     def play(self, steps: list[Step]) -> None:
-        if not self.worker.play(steps, self):
+        if not self.worker.play(steps, self.command, self):
             self.finish("stop")
 
     def step(self, step: Step) -> bool:

@@ -151,6 +151,18 @@ async def test_a_failed_load_ends_in_its_sentence_and_the_next_may_succeed(backe
     assert "trace here" in (tmp_path / "log" / "worker.log").read_text()
 
 
+@pytest.mark.parametrize("end", [{"fail": "No."}, {"exit": 1}], ids=["failed", "died"])
+async def test_after_a_failed_load_no_model_answers(backend: Open, end: dict[str, Any]) -> None:
+    """The worker lets go of the old model before it tries the new one."""
+    one = backend(load=[{"when": "large", **end}])
+    await everything(one.load(Load("/m/small.gguf")))
+    assert isinstance((await everything(one.load(Load("/m/large.gguf"))))[-1], Failed)
+    assert one.model is None
+    [event] = await everything(one.generate(ask()))
+    assert event == Failed("No model is loaded.", "load", request_id="r1")
+    assert isinstance((await everything(one.load(Load("/m/small.gguf"))))[-1], Ready)
+
+
 async def test_a_reply_streams_in_order_and_ends_once(backend: Open) -> None:
     one = backend()
     await everything(one.load(Load("/m/q.gguf")))

@@ -1,0 +1,473 @@
+"""The store of conversations, also under several processes, kills and damage."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chatapp import database
+from chatapp.store import Node, Store, StoreError, messages
+from runtime.protocol import Message
+
+
+class Clock:
+    """Each look at it is one second later."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "conversations.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    one = Store(path, Clock())
+    yield one
+    one.close()
+
+
+def texts(nodes: list[Node]) -> list[str]:
+    return [node.content for node in nodes]
+
+
+# Conversations
+
+
+def test_a_new_conversation_is_empty_and_can_be_found(store: Store) -> None:
+    made = store.create(model="/m/q.gguf")
+    assert (made.title, made.name, made.head, made.model) == ("", None, None, "/m/q.gguf")
+    assert store.get(made.id) == made
+    assert store.thread(made.id) == []
+
+
+def test_a_name_belongs_to_one_conversation(store: Store) -> None:
+    made = store.create(name="work")
+    assert store.by_name("work") == made
+    with pytest.raises(StoreError, match="named 'work' already"):
+        store.create(name="work")
+    assert store.named("work") == made
+    assert store.named("home").name == "home"
+
+
+def test_what_does_not_exist_is_none(store: Store) -> None:
+    assert store.get("x") is None
+    assert store.by_name("x") is None
+    assert store.latest() is None
+    assert store.conversations() == []
+
+
+def test_find_takes_a_name_an_id_or_the_beginning_of_one(store: Store) -> None:
+    first, second = store.create(name="work"), store.create()
+    assert store.find("work") == first
+    assert store.find(second.id) == second
+    length = next(n for n in range(1, 32) if first.id[:n] != second.id[:n])
+    assert store.find(second.id[:length]) == second
+    assert store.find("") is None
+    assert store.find("%") is None
+
+
+def test_the_last_written_to_comes_first(store: Store) -> None:
+    first, second, third = (store.create() for _ in range(3))
+    store.add(second.id, None, "user", "hello")
+    assert [c.id for c in store.conversations()] == [second.id, third.id, first.id]
+    assert [c.id for c in store.conversations(limit=1, offset=1)] == [third.id]
+    latest = store.latest()
+    assert latest is not None
+    assert latest.id == second.id
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("  What is\ta  hybrid?\nMore.", "What is a hybrid?"),
+        ("\n\n  second line", "second line"),
+        ("x" * 100, "x" * 79 + "…"),
+        (" \n ", ""),
+    ],
+)
+def test_the_first_question_names_the_conversation(store: Store, text: str, title: str) -> None:
+    made = store.create()
+    store.add(made.id, None, "user", text)
+    store.add(made.id, None, "assistant", "answer")
+    assert store.conversations()[0].title == title
+
+
+def test_a_title_once_given_stays(store: Store) -> None:
+    made = store.create()
+    store.rename(made.id, "Mine")
+    store.add(made.id, None, "user", "hello")
+    assert store.conversations()[0].title == "Mine"
+
+
+def test_delete_takes_the_messages_along_and_no_others(store: Store, path: Path) -> None:
+    made, other = store.create(), store.create()
+    for one in (made, other):
+        asked = store.add(one.id, None, "user", "hello")
+        store.add(one.id, asked.id, "assistant", "hi")
+    store.delete(made.id)
+    assert store.get(made.id) is None
+    assert texts(store.thread(other.id)) == ["hello", "hi"]
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("SELECT count(*) FROM nodes").fetchone() == (2,)
+    with pytest.raises(StoreError, match="was deleted"):
+        store.add(made.id, None, "user", "still there?")
+
+
+# The tree
+
+
+def test_a_message_keeps_all_that_is_said_of_it(store: Store) -> None:
+    made = store.create()
+    text = "a\x00b\n\u2028 世 👩‍👩‍👧 \x1b[31m"
+    meta = {"stats": {"ttft_ms": 12.5}, "finish_reason": "length"}
+    node = store.add(made.id, None, "assistant", text, "thought", "cancelled", False, meta)
+    assert store.thread(made.id) == [node]
+    assert (node.content, node.thought, node.status, node.thought_closed) == (text, "thought", "cancelled", False)
+    assert node.meta == meta
+
+
+def test_half_a_surrogate_pair_is_replaced_and_a_whole_one_is_its_character(store: Store) -> None:
+    made = store.create(title="\udce4")
+    node = store.add(made.id, None, "user", "a\udce4b \ud83d\ude00")
+    assert store.thread(made.id)[0].content == node.content == "a\ufffdb 😀"
+
+
+def test_branches_lie_side_by_side_and_the_head_chooses(store: Store) -> None:
+    made = store.create()
+    asked = store.add(made.id, None, "user", "q")
+    first = store.add(made.id, asked.id, "assistant", "one")
+    second = store.add(made.id, asked.id, "assistant", "two")
+    assert texts(store.thread(made.id)) == ["q", "two"]
+    assert texts(store.thread(made.id, first.id)) == ["q", "one"]
+    assert store.children(made.id, asked.id) == [first, second]
+    assert store.children(made.id, None) == [asked]
+    store.set_head(made.id, first.id)
+    assert texts(store.thread(made.id)) == ["q", "one"]
+
+
+def test_a_thread_does_not_cross_into_another_conversation(store: Store) -> None:
+    made, other = store.create(), store.create()
+    asked = store.add(made.id, None, "user", "q")
+    assert store.thread(other.id, asked.id) == []
+    with pytest.raises(StoreError):
+        store.add(other.id, asked.id, "assistant", "a")
+    with pytest.raises(StoreError):
+        store.set_head(other.id, asked.id)
+    assert store.thread(other.id) == []
+
+
+def test_a_partial_reply_grows_and_ends_once(store: Store) -> None:
+    made = store.create()
+    asked = store.add(made.id, None, "user", "q")
+    reply = store.add(made.id, asked.id, "assistant", "", status="partial")
+    store.write_partial(reply.id, "half", "thought")
+    assert (store.thread(made.id)[-1].content, store.thread(made.id)[-1].status) == ("half", "partial")
+    store.finish(reply.id, "whole", "thought", "complete", meta={"n": 1})
+    done = store.thread(made.id)[-1]
+    assert (done.content, done.status, done.meta) == ("whole", "complete", {"n": 1})
+    store.write_partial(reply.id, "late", "")
+    store.finish(reply.id, "later", "", "failed")
+    assert store.thread(made.id)[-1] == done
+
+
+def test_a_thread_of_two_thousand_messages_is_read_in_order(store: Store) -> None:
+    made = store.create()
+    parent = None
+    with store._transaction():
+        for number in range(2000):
+            parent = store.add(made.id, parent, "user", str(number)).id
+    assert texts(store.thread(made.id)) == [str(number) for number in range(2000)]
+
+
+# What the model is sent
+
+
+def node(role: str, content: str, thought: str = "", **changes: object) -> Node:
+    return replace(Node(0, "c", None, role, content, thought), **changes)  # type: ignore[arg-type]
+
+
+def test_messages_carry_thoughts_and_put_the_last_system_prompt_first() -> None:
+    thread = [
+        node("system", "be brief"),
+        node("user", "q1"),
+        node("assistant", "a1", "t1"),
+        node("system", "be long"),
+        node("user", "q2"),
+    ]
+    assert messages(thread) == (
+        Message("system", "be long"),
+        Message("user", "q1"),
+        Message("assistant", "a1", "t1"),
+        Message("user", "q2"),
+    )
+
+
+def test_an_emptied_system_prompt_is_none() -> None:
+    assert messages([node("system", "be brief"), node("system", ""), node("user", "q")]) == (Message("user", "q"),)
+
+
+def test_a_reply_stopped_in_its_thought_is_left_out_and_a_stopped_answer_is_not() -> None:
+    thread = [
+        node("user", "q1"),
+        node("assistant", "", "unfinished", status="cancelled", thought_closed=False),
+        node("user", "q2"),
+        node("assistant", "half an", "t", status="cancelled"),
+        node("user", "q3"),
+    ]
+    assert [message.content for message in messages(thread)] == ["q1", "q2", "half an", "q3"]
+
+
+# Several windows, kills, threads
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from chatapp.store import Store
+path, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+store = Store(path)
+shared = store.named("shared")
+head = None
+for number in range(count):
+    head = store.add(shared.id, head, "user", f"{name} asks {number}").id
+    reply = store.add(shared.id, head, "assistant", "", status="partial")
+    store.write_partial(reply.id, "half", "")
+    store.finish(reply.id, f"{name} hears {number}", "")
+    head = reply.id
+print(head)
+store.close()
+"""
+
+
+def test_two_windows_on_one_file_lose_and_mix_nothing(path: Path) -> None:
+    """They also open it, and thereby create it, at the same time."""
+    count = 25
+    command = [sys.executable, "-c", WRITER, str(path)]
+    writers = {
+        name: subprocess.Popen([*command, name, str(count)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for name in ("left", "middle", "right")
+    }
+    heads = {}
+    for name, process in writers.items():
+        out, err = process.communicate()
+        assert (process.returncode, err) == (0, "")
+        heads[name] = int(out)
+    store = Store(path)
+    [shared] = store.conversations()
+    assert shared.head in heads.values()
+    for name, head in heads.items():
+        expected = [f"{name} {verb} {number}" for number in range(count) for verb in ("asks", "hears")]
+        assert texts(store.thread(shared.id, head)) == expected
+    store.close()
+
+
+def test_a_window_killed_in_a_reply_leaves_the_prompt_and_what_was_written(path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from chatapp.store import Store\n"
+        "store = Store(Path(sys.argv[1])); made = store.create(name='killed')\n"
+        "asked = store.add(made.id, None, 'user', 'the prompt')\n"
+        "reply = store.add(made.id, asked.id, 'assistant', '', status='partial')\n"
+        "store.write_partial(reply.id, 'the answer so f', 'thought')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == -signal.SIGKILL
+    store = Store(path)
+    made = store.by_name("killed")
+    assert made is not None
+    prompt, reply = store.thread(made.id)
+    assert prompt.content == "the prompt"
+    assert (reply.content, reply.thought, reply.status) == ("the answer so f", "thought", "partial")
+    store.close()
+
+
+def test_opening_leaves_the_reply_that_another_window_is_writing_alone(store: Store, path: Path) -> None:
+    made = store.create()
+    reply = store.add(made.id, None, "assistant", "", status="partial")
+    other = Store(path)
+    assert other.thread(made.id)[0].status == "partial"
+    other.close()
+    store.finish(reply.id, "done", "")
+    assert store.thread(made.id)[0].status == "complete"
+
+
+def test_threads_may_share_a_store(store: Store) -> None:
+    made = store.create()
+
+    def write(name: str) -> None:
+        for number in range(20):
+            store.add(made.id, None, "user", f"{name}{number}")
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(texts(store.children(made.id, None))) == sorted(f"{n}{i}" for n in "abc" for i in range(20))
+
+
+# Files and versions
+
+
+def test_the_folder_is_made_for_its_owner_alone(store: Store, path: Path) -> None:
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_was_written_is_there_after_reopening(store: Store, path: Path) -> None:
+    made = store.create(name="kept")
+    store.add(made.id, None, "user", "hello")
+    store.close()
+    again = Store(path)
+    assert again.notice is None
+    assert texts(again.thread(made.id)) == ["hello"]
+    again.close()
+
+
+def test_a_file_of_a_newer_version_is_refused_and_untouched(store: Store, path: Path) -> None:
+    store.create()
+    store.close()
+    with sqlite3.connect(path) as raw:
+        raw.execute(f"PRAGMA user_version = {len(database.MIGRATIONS) + 1}")
+    raw.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="newer qwenchat"):
+        Store(path)
+    assert path.read_bytes() == before
+
+
+def test_a_database_of_another_program_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as raw:
+        raw.execute("CREATE TABLE bookmarks (url TEXT)")
+    raw.close()
+    with pytest.raises(StoreError, match="belongs to another program"):
+        Store(path)
+
+
+def test_a_step_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store(path).close()
+    steps = (*database.MIGRATIONS, "CREATE TABLE added (x); CREATE TABLE conversations (x)")
+    monkeypatch.setattr(database, "MIGRATIONS", steps)
+    with pytest.raises(StoreError):
+        Store(path)
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("PRAGMA user_version").fetchone() == (len(steps) - 1,)
+        assert not raw.execute("SELECT * FROM sqlite_master WHERE name = 'added'").fetchall()
+    raw.close()
+
+
+@pytest.mark.parametrize("damage", [b"no database " * 1000, b"SQLite format 3\0", b""], ids=["other", "cut", "emptied"])
+def test_a_damaged_file_is_set_aside_with_its_log_and_a_new_one_used(path: Path, damage: bytes) -> None:
+    path.parent.mkdir()
+    path.write_bytes(damage)
+    wal = path.with_name(path.name + "-wal")
+    wal.write_bytes(b"its log")
+    store = Store(path)
+    assert store.notice is not None
+    assert "nothing in it was deleted" in store.notice
+    assert store.conversations() == []
+    [aside] = path.parent.glob("conversations.damaged-*.db")
+    assert str(aside) in store.notice
+    assert aside.read_bytes() == damage
+    assert aside.with_name(aside.name + "-wal").read_bytes() == b"its log"
+    store.close()
+
+
+def test_an_empty_file_is_a_new_one(path: Path) -> None:
+    path.parent.mkdir()
+    path.touch()
+    store = Store(path)
+    assert store.notice is None
+    store.close()
+
+
+def test_damage_inside_a_file_is_found_on_opening(store: Store, path: Path) -> None:
+    made = store.create()
+    for _ in range(50):
+        store.add(made.id, None, "user", "word " * 1000)
+    store.close()
+    content = bytearray(path.read_bytes())
+    content[100:] = os.urandom(len(content) - 100)
+    path.write_bytes(content)
+    again = Store(path)
+    assert again.notice is not None
+    assert again.conversations() == []
+    again.close()
+
+
+def test_damage_found_later_is_a_sentence(store: Store, path: Path) -> None:
+    made = store.create()
+    for _ in range(50):
+        store.add(made.id, None, "user", "word " * 1000)
+    store.close()
+    again = Store(path)
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096 * 8)
+        file.write(b"\xff" * (size - 4096 * 8))
+    with pytest.raises(StoreError, match="is damaged"):
+        again.children(made.id, None)
+    again.close()
+
+
+def test_two_windows_that_find_the_damage_set_it_aside_once(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"damaged " * 1000)
+    code = (
+        "import sys; from pathlib import Path; from chatapp.store import Store\n"
+        "store = Store(Path(sys.argv[1])); store.create(name=sys.argv[2]); store.close()\n"
+    )
+    windows = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in ("a", "b", "c")]
+    assert [window.wait() for window in windows] == [0, 0, 0]
+    assert len(list(path.parent.glob("conversations.damaged-*.db"))) == 1
+    store = Store(path)
+    assert {one.name for one in store.conversations()} == {"a", "b", "c"}
+    store.close()
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"The folder .* cannot be made: Not a directory\."):
+        Store(tmp_path / "file" / "data" / "conversations.db")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_a_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o500)
+    with pytest.raises(StoreError, match="cannot be"):
+        Store(folder / "conversations.db")
+
+
+def test_a_path_that_is_a_folder_is_a_sentence(path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(StoreError, match="cannot be opened"):
+        Store(path)
+
+
+def test_a_file_locked_by_another_program_is_a_sentence(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    store._connection.execute("PRAGMA busy_timeout = 10")
+    with pytest.raises(StoreError, match="another program keeps it locked"):
+        store.create()
+    other.execute("ROLLBACK")
+    other.close()
+    assert store.create()
