@@ -46,11 +46,6 @@ class _Part:
             raise GGUFError(f"{self.shown} is damaged: its split.{key} is {printable(str(value))}.")
         return value
 
-    def close(self) -> None:
-        # Tensors that are still in use hold the mapping; it goes with the last of them.
-        with contextlib.suppress(BufferError):
-            self.data.close()
-
 
 class GGUFFile:
     """An open model file, or all parts of a split one; a context manager.
@@ -93,8 +88,7 @@ class GGUFFile:
         return QuantTensor(data.view(*info.shape[:-1], -1), info.type, info.shape)
 
     def close(self) -> None:
-        for part in self._open:
-            part.close()
+        # A tensor keeps the mapping object alive, but not open: closing it would pull the memory from under the tensor.
         self._open, self._parts = (), {}
 
     def __enter__(self) -> GGUFFile:
