@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -24,22 +24,23 @@ def _rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
 
 
-def _attention(q: Tensor, keys: Tensor, values: Tensor, gate: Tensor, start: int) -> Tensor:
+def _attention(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], gate: Tensor, start: int) -> Tensor:
     """softmax(q kᵀ/√D) v · σ(gate), causal: row i sees the positions 0 to start + i.
 
-    q, gate [T, Hq, D], keys, values [Hkv, capacity ≥ start + T, D] → [T, Hq, D]. Query head h reads kv head
-    h // (Hq / Hkv).
+    q, gate [T, Hq, D]; keys, values: blocks [Hkv, B, D] of B positions each, start + T positions or more in all
+    → [T, Hq, D]. Query head h reads kv head h // (Hq / Hkv).
     """
     tokens, heads, dim = q.shape
-    grouped = q.view(tokens, keys.shape[0], -1, dim).permute(1, 2, 0, 3)  # [Hkv, group, T, D]
+    k, v = (torch.cat(list(blocks), dim=1)[:, None] for blocks in (keys, values))  # [Hkv, 1, positions, D]
+    grouped = q.view(tokens, k.shape[0], -1, dim).permute(1, 2, 0, 3)  # [Hkv, group, T, D]
     parts = []
     for first in range(0, tokens, _ROWS_AT_ONCE):
         rows = grouped[:, :, first : first + _ROWS_AT_ONCE]
         seen = start + first + rows.shape[2]
-        scores = rows @ keys[:, None, :seen].mT * dim**-0.5  # [Hkv, group, rows, seen]
+        scores = rows @ k[:, :, :seen].mT * dim**-0.5  # [Hkv, group, rows, seen]
         hidden = torch.ones(rows.shape[2], seen, dtype=torch.bool, device=q.device).triu(start + first + 1)
         weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-        parts.append(weights @ values[:, None, :seen])
+        parts.append(weights @ v[:, :, :seen])
     out = torch.cat(parts, dim=2).permute(2, 0, 1, 3).reshape(tokens, heads, -1)
     return out * torch.sigmoid(gate)
 
@@ -53,12 +54,15 @@ def _rope_cases() -> Iterator[Case]:
 
 def _attention_cases() -> Iterator[Case]:
     randn = random_tensors(9)
-    for tokens, start, heads, kv, dim in ((1, 0, 4, 2, 64), (1, 37, 3, 1, 32), (4, 100, 4, 2, 64), (300, 5, 2, 2, 16)):
-        cache = kv, start + tokens + 3, dim  # rows beyond the last position must not be read
-        keys, values = randn(*cache), randn(*cache)
-        keys[:, start + tokens :], values[:, start + tokens :] = torch.nan, torch.nan
+    shapes = ((1, 0, 4, 2, 64, 8), (1, 37, 3, 1, 32, 16), (4, 100, 4, 2, 64, 32), (300, 5, 2, 2, 16, 64))
+    for tokens, start, heads, kv, dim, block in shapes:
+        end = start + tokens
+        cache = randn(2, kv, -(-end // block) * block + block, dim)
+        cache[:, :, end:] = torch.nan  # what lies beyond the last position must not be read
+        keys, values = (tuple(half.split(block, dim=1)) for half in cache)
         q = randn(tokens, heads, dim)
-        yield Case(f"{tokens}+{start}h{heads}kv{kv}x{dim}", (q, keys, values, randn(tokens, heads, dim), start))
+        name = f"{tokens}+{start}h{heads}kv{kv}x{dim}b{block}"
+        yield Case(name, (q, keys, values, randn(tokens, heads, dim), start))
 
 
 rope = Op(_rope, _rope_cases, tolerance=1e-5)

@@ -6,6 +6,7 @@ a recurrent state cannot: going back further than the staged rows needs a `Check
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,34 +14,88 @@ from torch import Tensor
 
 from runtime.models.config import ModelConfig
 
-_FIRST_CAPACITY = 256  # tokens
+BLOCK = 256  # tokens
 
 
-class KVCache:
-    """Keys and values of one attention layer, [Hkv, capacity, D] each; grows by doubling."""
+@dataclass
+class KVBlock:
+    """Keys and values of `BLOCK` tokens in all attention layers, [layers, Hkv, BLOCK, D] each.
 
-    def __init__(self, kv_heads: int, head_dim: int) -> None:
-        self.keys = torch.empty(kv_heads, 0, head_dim)
-        self.values = torch.empty(kv_heads, 0, head_dim)
+    Several sequences may hold one block. The first `used` rows are part of one of them and are never
+    written again.
+    """
+
+    keys: Tensor
+    values: Tensor
+    used: int = 0
 
     @property
     def nbytes(self) -> int:
         return self.keys.nbytes + self.values.nbytes
 
-    def write(self, start: int, keys: Tensor, values: Tensor) -> None:
-        """Put rows [T, Hkv, D] at the positions from `start`, over whatever was there."""
-        end = start + keys.shape[0]
-        if end > self.keys.shape[1]:
-            self.keys, self.values = (self._grown(old, start, end) for old in (self.keys, self.values))
-        self.keys[:, start:end] = keys.transpose(0, 1)
-        self.values[:, start:end] = values.transpose(0, 1)
-
-    @staticmethod
-    def _grown(old: Tensor, used: int, needed: int) -> Tensor:
-        heads, capacity, dim = old.shape
-        new = old.new_empty(heads, max(needed, 2 * capacity, _FIRST_CAPACITY), dim)
-        new[:, :used] = old[:, :used]
+    def copy(self, rows: int) -> KVBlock:
+        """A block of its own with the first rows of this one."""
+        new = KVBlock(torch.empty_like(self.keys), torch.empty_like(self.values), rows)
+        new.keys[:, :, :rows] = self.keys[:, :, :rows]
+        new.values[:, :, :rows] = self.values[:, :, :rows]
         return new
+
+
+class KVCache:
+    """One sequence's keys and values: a list of blocks, shared with its forks as far as they agree."""
+
+    def __init__(self, layers: int, kv_heads: int, head_dim: int, blocks: Sequence[KVBlock] = ()) -> None:
+        self._shape = layers, kv_heads, BLOCK, head_dim
+        self.blocks = list(blocks)
+
+    def layer(self, index: int) -> LayerCache:
+        return LayerCache(self, index)
+
+    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
+        """Put rows [T, Hkv, D] at the positions from `start`; what another sequence relies on is copied first."""
+        end = start + keys.shape[0]
+        while len(self.blocks) * BLOCK < end:
+            self.blocks.append(KVBlock(torch.empty(self._shape), torch.empty(self._shape)))
+        position = start
+        while position < end:
+            index, row = divmod(position, BLOCK)
+            if row < self.blocks[index].used:
+                self.blocks[index] = self.blocks[index].copy(row)
+            block, rows = self.blocks[index], slice(position - start, min(end, (index + 1) * BLOCK) - start)
+            count = rows.stop - rows.start
+            block.keys[layer, :, row : row + count] = keys[rows].transpose(0, 1)
+            block.values[layer, :, row : row + count] = values[rows].transpose(0, 1)
+            position += count
+
+    def hold(self, length: int) -> None:
+        """The first `length` rows are now part of the sequence, and what lies beyond is not."""
+        del self.blocks[-(-length // BLOCK) :]
+        for index, block in enumerate(self.blocks):
+            block.used = max(block.used, min(length - index * BLOCK, BLOCK))
+
+    def fork(self, length: int) -> KVCache:
+        """Another sequence's cache that begins with the first `length` rows of this one."""
+        layers, kv_heads, _, head_dim = self._shape
+        return KVCache(layers, kv_heads, head_dim, self.blocks[: -(-length // BLOCK)])
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """One layer's part of a sequence's cache."""
+
+    cache: KVCache
+    index: int
+
+    @property
+    def keys(self) -> list[Tensor]:
+        return [block.keys[self.index] for block in self.cache.blocks]
+
+    @property
+    def values(self) -> list[Tensor]:
+        return [block.values[self.index] for block in self.cache.blocks]
+
+    def write(self, start: int, keys: Tensor, values: Tensor) -> None:
+        self.cache.write(self.index, start, keys, values)
 
 
 @dataclass(frozen=True)
@@ -95,8 +150,8 @@ class Checkpoint:
 class SequenceState:
     """The state of one sequence of `length` tokens, `ids`."""
 
-    kv: list[KVCache]  # per attention layer
-    mtp_kv: KVCache | None  # of the MTP block: one row less than the trunk's, since row t needs token t + 1
+    kv: KVCache  # of the attention layers
+    mtp_kv: KVCache | None  # of the MTP block: one row less, since row t needs token t + 1
     recurrent: list[RecurrentState]  # per DeltaNet layer
     ids: list[int] = field(default_factory=list)
     last_hidden: Tensor | None = None  # [H], after output_norm, of the last token
@@ -108,14 +163,6 @@ class SequenceState:
     def length(self) -> int:
         return len(self.ids)
 
-    @property
-    def nbytes(self) -> int:
-        caches = [*self.kv, *([self.mtp_kv] if self.mtp_kv else [])]
-        held = {id(layer): layer.nbytes for layer in self.recurrent}
-        for place in self.checkpoints:
-            held |= {id(layer): layer.nbytes for layer in place.recurrent}
-        return sum(cache.nbytes for cache in caches) + sum(held.values())
-
     @classmethod
     def empty(cls, config: ModelConfig, *, mtp: bool) -> SequenceState:
         delta = config.delta
@@ -124,8 +171,8 @@ class SequenceState:
             torch.zeros(delta.value_heads, delta.head_dim, delta.head_dim),
         )
         state = cls(
-            kv=[KVCache(config.kv_heads, config.head_dim) for _ in range(config.attention_layers)],
-            mtp_kv=KVCache(config.kv_heads, config.head_dim) if mtp else None,
+            kv=KVCache(config.attention_layers, config.kv_heads, config.head_dim),
+            mtp_kv=KVCache(1, config.kv_heads, config.head_dim) if mtp else None,
             recurrent=[first] * config.recurrent.count(True),
         )
         state.checkpoint()  # the beginning can always be reached
@@ -148,6 +195,7 @@ class SequenceState:
             self.recurrent = [layer.after(accepted) for layer in staged.recurrent]
             self.last_hidden = staged.hidden[accepted - 1].clone()
             self.ids.extend(staged.ids[:accepted])
+            self._hold()
 
     def checkpoint(self) -> None:
         """Make the present place one to come back to."""
@@ -157,7 +205,7 @@ class SequenceState:
     def rewind(self, length: int) -> int:
         """Go back to the last place at or before `length` tokens that can be reached; returns where that is.
 
-        Checkpoints beyond it are dropped: their KV rows are about to be overwritten.
+        Checkpoints beyond it are dropped, as are their KV rows.
         """
         self._staged = None
         if length >= self.length:
@@ -168,4 +216,10 @@ class SequenceState:
         del self.ids[place.length :]
         self.recurrent = list(place.recurrent)
         self.last_hidden = place.last_hidden
+        self._hold()
         return place.length
+
+    def _hold(self) -> None:
+        self.kv.hold(self.length)
+        if self.mtp_kv:
+            self.mtp_kv.hold(max(self.length - 1, 0))

@@ -6,8 +6,20 @@ from typing import ClassVar
 
 from runtime.protocol import Failure
 
+_LONGEST_SENTENCE = 600  # characters
+
+
+def printable(text: str, limit: int = 80) -> str:
+    """`text` with whatever a terminal might obey or hide written as an escape, cut to about `limit` characters."""
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+
 
 class UserError(Exception):
-    """One sentence for the user; `kind` says what it concerns."""
+    """One sentence for the user, harmless to a terminal; `kind` says what it concerns."""
 
     kind: ClassVar[Failure] = "internal"
+
+    def __init__(self, sentence: str) -> None:
+        # names and values from files end up in sentences
+        super().__init__(printable(sentence, _LONGEST_SENTENCE))

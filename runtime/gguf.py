@@ -16,15 +16,18 @@ from typing import Any, BinaryIO
 import torch
 
 from kernels.quants import QuantTensor
-from runtime.gguf_header import Header, HeaderError, TensorInfo, printable, read_header
+from runtime.errors import UserError, printable
+from runtime.gguf_header import Header, HeaderError, TensorInfo, read_header
 
 __all__ = ["GGUFError", "GGUFFile", "TensorInfo", "printable"]
 
 _PART_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
-class GGUFError(Exception):
-    """A file that cannot be opened or read; one sentence for the user, harmless to a terminal."""
+class GGUFError(UserError):
+    """A file that cannot be opened or read."""
+
+    kind = "load"
 
 
 @dataclass(frozen=True)

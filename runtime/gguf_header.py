@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.quants import QuantError, QuantType, by_ggml_id
+from runtime.errors import printable as printable
 
 # Vocabularies of 250,000 tokens make headers of 11 MB; anything far beyond is no model.
 _LONGEST_HEADER = 1 << 26  # bytes
@@ -54,12 +55,6 @@ class TensorInfo:
 class Header:
     metadata: dict[str, Any]
     tensors: dict[str, TensorInfo]
-
-
-def printable(text: str, limit: int = 80) -> str:
-    """`text` with whatever a terminal might obey or hide written as an escape, cut to about `limit` characters."""
-    cut = text if len(text) <= limit else text[: limit - 1] + "…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
 
 
 def read_header(data: mmap.mmap) -> Header:

@@ -5,6 +5,7 @@ Attributes carry the names of the GGUF tensors. Shapes: T rows (tokens of one se
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -19,7 +20,7 @@ from kernels.moe import experts, route, swiglu
 from kernels.norm import gated_rms_norm, rms_norm
 from kernels.op import OpTable
 from kernels.quant_matmul import embedding, quant_matmul
-from runtime.cache import KVCache, RecurrentState, SequenceState, Staged, StagedState
+from runtime.cache import LayerCache, RecurrentState, SequenceState, Staged, StagedState
 from runtime.models.config import ModelConfig, MoEConfig
 from runtime.rope import RotaryEmbedding
 from runtime.weights import Weights
@@ -48,7 +49,7 @@ class Attention:
         self.attn_q_norm = weights.norm(f"{prefix}.attn_q_norm.weight", self.dim)
         self.attn_k_norm = weights.norm(f"{prefix}.attn_k_norm.weight", self.dim)
 
-    def __call__(self, x: Tensor, cache: KVCache, at: Place) -> Tensor:
+    def __call__(self, x: Tensor, cache: LayerCache, at: Place) -> Tensor:
         """[T, H] → [T, H]; writes the rows' keys and values."""
         self.remember(x, cache, at)
         query_gate = self.ops[quant_matmul](x, self.attn_q).view(-1, self.heads, 2 * self.dim)
@@ -57,7 +58,7 @@ class Attention:
         out = self.ops[attention](q, cache.keys, cache.values, gate, at.start)  # [T, heads, D]
         return self.ops[quant_matmul](out.flatten(1), self.attn_output)
 
-    def remember(self, x: Tensor, cache: KVCache, at: Place) -> None:
+    def remember(self, x: Tensor, cache: LayerCache, at: Place) -> None:
         """Write the rows' keys and values, no more."""
         k = self.ops[quant_matmul](x, self.attn_k).view(-1, self.kv_heads, self.dim)
         v = self.ops[quant_matmul](x, self.attn_v).view(-1, self.kv_heads, self.dim)
@@ -211,13 +212,13 @@ class MTPBlock:
         both = torch.cat([norm(embedded, self.enorm, self.eps), norm(hidden, self.hnorm, self.eps)], dim=-1)
         return self.ops[quant_matmul](both, self.eh_proj)
 
-    def __call__(self, next_ids: Tensor, hidden: Tensor, cache: KVCache, at: Place) -> Tensor:
+    def __call__(self, next_ids: Tensor, hidden: Tensor, cache: LayerCache, at: Place) -> Tensor:
         """[T], [T, H] → [T, H], normed: what the head reads, and what a longer draft feeds back as `hidden`."""
         x = self.join(next_ids, hidden)
         x = self.block.finish(x, self.block.mixer(self.block.normed(x), cache, at))
         return self.ops[rms_norm](x, self.shared_head_norm, self.eps)
 
-    def remember(self, next_ids: Tensor, hidden: Tensor, cache: KVCache, at: Place) -> None:
+    def remember(self, next_ids: Tensor, hidden: Tensor, cache: LayerCache, at: Place) -> None:
         """Write the rows' keys and values, no more."""
         self.block.mixer.remember(self.block.normed(self.join(next_ids, hidden)), cache, at)
 
@@ -251,7 +252,7 @@ class Qwen35:
         at = self._place(state.length, len(ids), positions)
         rows = torch.tensor(ids)
         x = self.ops[embedding](rows, self.trunk.token_embd)
-        kv, past = iter(state.kv), iter(state.recurrent)
+        kv, past = map(state.kv.layer, itertools.count()), iter(state.recurrent)
         staged: list[StagedState] = []
         for block in self.trunk.blocks:
             if isinstance(block.mixer, GatedDeltaNet):
@@ -278,7 +279,7 @@ class Qwen35:
         """
         if self.mtp is None or state.mtp_kv is None:
             raise ValueError("this model has no MTP block")
-        return self.mtp(torch.tensor(next_ids), hidden, state.mtp_kv, self._place(start, len(next_ids), None))
+        return self.mtp(torch.tensor(next_ids), hidden, state.mtp_kv.layer(0), self._place(start, len(next_ids), None))
 
     @torch.inference_mode()
     def draft_logits(self, drafted: Tensor) -> Tensor:
@@ -302,4 +303,4 @@ class Qwen35:
         else:
             seen, start = torch.cat([state.last_hidden[None], seen]), start - 1
         if len(rows):
-            self.mtp.remember(rows, seen, state.mtp_kv, self._place(start, len(rows), None))
+            self.mtp.remember(rows, seen, state.mtp_kv.layer(0), self._place(start, len(rows), None))

@@ -85,8 +85,11 @@ def rope_formula(x: Array, cos: Array, sin: Array) -> Array:
     return out
 
 
-def attention_formula(q: Array, keys: Array, values: Array, gate: Array, start: int) -> Array:
+def attention_formula(
+    q: Array, key_blocks: tuple[Array, ...], value_blocks: tuple[Array, ...], gate: Array, start: int
+) -> Array:
     out = np.zeros(q.shape)
+    keys, values = np.concatenate(key_blocks, axis=1), np.concatenate(value_blocks, axis=1)
     group = q.shape[1] // keys.shape[0]
     for t in range(len(q)):
         for h in range(q.shape[1]):
@@ -136,6 +139,8 @@ CASES = [pytest.param(op, case, id=f"{op.name}-{case.id}") for op in OPS for cas
 
 
 def as_float64(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(as_float64(item) for item in value)
     if isinstance(value, QuantTensor):
         value = value.dequantize()
     return value.numpy().astype(np.float64) if isinstance(value, torch.Tensor) else value

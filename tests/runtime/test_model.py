@@ -123,6 +123,13 @@ class TestFiles:
         with pytest.raises(ModelError, match=r"blk\.1\.attn_surprise\.weight"):
             load_model(file)
 
+    def test_escapes_in_names_are_shown_harmless(self, tmp_path: Path) -> None:
+        evil = "blk.1.\x1b]52;c;aGk=\x07\x9b2J"
+        file = rewrite(DENSE, tmp_path / "m\x1b[31m.gguf", tensors={evil: np.ones((4, 4), np.float32)})
+        with pytest.raises(ModelError) as error:
+            load_model(file)
+        assert str(error.value).isprintable()
+
     @pytest.mark.parametrize("name", tensor_names(DENSE))
     def test_a_missing_tensor_is_named(self, tmp_path: Path, name: str) -> None:
         """Any tensor but the head's own (a file without it is tied) and the MTP block's optional norm."""
