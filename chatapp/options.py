@@ -17,7 +17,8 @@ class ChatOptions:
     model: str | None = None  # absolute path
     conversation_id: str | None = None  # the one to go on with; None: a new one
     prompt: str = ""  # sent as soon as the model is there
-    system: str = ""
+    system: str = ""  # of new conversations
+    system_override: str | None = None  # given on the command line: also for a conversation that goes on
     sampling: Sampling = field(default_factory=Sampling)
     thinking: bool | None = None
     thinking_budget: int | None = None

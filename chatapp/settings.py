@@ -40,7 +40,7 @@ class Settings:
         default=None, metadata=_about("Tokens of context to open the model with.", low=16)
     )
     ops: Ops = field(default="auto", metadata=_about("Which implementation of the operations runs the model."))
-    threads: int | None = field(default=None, metadata=_about("CPU threads of the model.", low=1, high=1024))
+    threads: int | None = field(default=None, metadata=_about("How many CPU threads run the model.", low=1, high=1024))
     theme: str | None = field(default=None, metadata=_about("The colours of the chat."))
     thinking: bool | None = field(default=None, metadata=_about("Whether the model thinks before it answers."))
     thinking_budget: int | None = field(default=None, metadata=_about("Tokens after which a thought is closed.", low=0))

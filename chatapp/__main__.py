@@ -1,0 +1,146 @@
+"""`qwenchat`, or `python -m chatapp`: the command line becomes the chat, or one answer on stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from chatapp import cli, paths, settings
+from chatapp.cli import Arguments, UsageError
+from chatapp.local import WORKER, LocalBackend
+from chatapp.options import ChatOptions
+from chatapp.settings import Settings
+from chatapp.store import Store, StoreError
+
+# A program of the user's choice in place of the worker, as a shell would split it: for tests, and for other engines.
+WORKER_VARIABLE = "QWENCHAT_WORKER"
+
+# First words that are not a prompt but a program of their own, given the words after it.
+SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, 1 for a failure, 2 for a command line that cannot be followed, 128 + n for signal n."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    _open_standard_streams()
+    try:
+        if words and words[0] in SUBCOMMANDS:
+            return SUBCOMMANDS[words[0]](words[1:])
+        return _run(cli.parse(words))
+    except (UsageError, StoreError) as error:
+        print(f"qwenchat: {error}", file=sys.stderr)
+        if "--json" in words:
+            print(json.dumps({"error": str(error)}, indent=2))
+        return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        _leave_quietly()
+
+
+def _run(arguments: Arguments) -> int:
+    saved, warnings = settings.load(paths.settings_path())
+    options = dataclasses.replace(cli.complete(arguments, saved, os.environ), notices=tuple(warnings))
+    screen = sys.stdin.isatty() and sys.stdout.isatty() and not arguments.one_shot and not arguments.json
+    return _chat(arguments, options, saved) if screen else _answer(arguments, options)
+
+
+def _chat(arguments: Arguments, options: ChatOptions, saved: Settings) -> int:
+    store = Store(paths.database_path())
+    options = _with_conversation(options, arguments, store)
+    if arguments.conversation:
+        options = dataclasses.replace(options, conversation_id=store.named(arguments.conversation).id)
+    from chatapp.app import QwenChat  # its import takes longer than all else here
+
+    app = QwenChat(_backend(), store, saved, options)
+    app.run()
+    store.close()
+    return app.return_code or 0
+
+
+def _answer(arguments: Arguments, options: ChatOptions) -> int:
+    from chatapp.oneshot import OneShot, Output
+
+    output = Output(sys.stdout, sys.stderr, as_json=arguments.json)
+    prompt, notices = _prompt(options.prompt)
+    if options.model is None:
+        raise UsageError(cli.NO_MODEL)
+    if not Path(options.model).is_file():
+        raise UsageError(f"There is no file {options.model}.")
+    store = None
+    if arguments.conversation or arguments.resume is not None:
+        store = Store(paths.database_path())
+        options = _with_conversation(options, arguments, store)
+    for notice in (*options.notices, *notices):
+        output.notice(notice)
+    try:
+        return asyncio.run(OneShot(_backend(), options, output, store, arguments.conversation or "").run(prompt))
+    finally:
+        if store is not None:
+            store.close()
+
+
+def _prompt(asked: str) -> tuple[str, list[str]]:
+    """The question and, below it, the text that is piped in; and sentences about that text."""
+    notices = []
+    try:
+        piped = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
+    except OSError as error:
+        raise UsageError(f"The text on stdin cannot be read: {error.strerror}.") from error
+    try:
+        text = piped.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = piped.decode("utf-8-sig", "replace")
+        notices.append("The text on stdin is not UTF-8: what could not be read is replaced by \ufffd.")
+    prompt = "\n\n".join(part for part in (asked.strip(), text.rstrip()) if part.strip())
+    if not prompt:
+        raise UsageError("There is no prompt: give one with -p, as a word, or on stdin.")
+    return prompt, notices
+
+
+def _with_conversation(options: ChatOptions, arguments: Arguments, store: Store) -> ChatOptions:
+    """The options with the conversation that --resume asks for, and with what the store has to say."""
+    notices = [*options.notices, *([store.notice] if store.notice else [])]
+    found = None
+    if arguments.resume is not None:
+        if arguments.conversation:
+            raise UsageError("--resume and --conversation exclude each other.")
+        found = store.find(arguments.resume) if arguments.resume else store.latest()
+        if found is None and arguments.resume:
+            raise UsageError(f"There is no conversation {arguments.resume!r}.")
+        if found is None:
+            notices.append("There is no earlier conversation: this is a new one.")
+    return dataclasses.replace(options, conversation_id=found.id if found else None, notices=tuple(notices))
+
+
+def _backend() -> LocalBackend:
+    command = shlex.split(os.environ.get(WORKER_VARIABLE, "")) or WORKER
+    return LocalBackend(command, paths.log_path())
+
+
+def _open_standard_streams() -> None:
+    """A closed stdin reads as empty, and what is written to a closed stdout is dropped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _leave_quietly() -> None:
+    """What nobody reads any more must not raise once again when the interpreter ends."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""The command line: what its words and options ask for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from chatapp import settings
+from chatapp.options import ChatOptions
+from chatapp.settings import Settings, SettingsError
+
+MODEL_VARIABLE = "QWENCHAT_MODEL"
+
+NO_MODEL = (
+    "No model is given. Download a GGUF file of a Qwen3.5 or 3.6 model, for instance "
+    "https://huggingface.co/unsloth/Qwen3.5-4B-GGUF, and name it: qwenchat MODEL.gguf"
+)
+
+_EPILOG = f"""\
+examples:
+  qwenchat Qwen3.5-4B-Q4_K_M.gguf                 chat with a model
+  qwenchat --resume                               go on with the latest conversation
+  qwenchat -p "Name three rivers."                answer once, on stdout
+  git diff | qwenchat "Write a commit message."   the same, with a text
+
+The model is the one named, else {MODEL_VARIABLE}, else `model` of the settings.
+QWENCHAT_HOME names one folder for conversations, settings and the log.
+"""
+
+
+class UsageError(Exception):
+    """The command line cannot be followed; the message is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A command line, not yet completed by settings."""
+
+    model: str | None
+    prompt: str
+    one_shot: bool  # asked for by -p
+    json: bool
+    conversation: str | None
+    resume: str | None  # "" for the latest
+    system: str | None
+    choices: Mapping[str, settings.Value]  # settings given as options
+
+
+def parse(argv: Sequence[str]) -> Arguments:
+    """Raises UsageError; --help and --version end the program."""
+    found = _parser().parse_intermixed_args(list(argv))
+    words: list[str] = found.words
+    if found.resume and _names_model(found.resume):  # `--resume MODEL.gguf` means the latest
+        words, found.resume = [found.resume, *words], ""
+    model = found.model
+    if model is None and (named := next((word for word in words if _names_model(word)), None)):
+        words.remove(named)
+        model = named
+    if found.prompt is not None and words:
+        raise UsageError(f"The prompt is given twice: by -p and as {' '.join(words)!r}.")
+    choices = {name: getattr(found, name) for name in settings.FIELDS if getattr(found, name, None) is not None}
+    return Arguments(
+        model=None if model is None else str(Path(model).expanduser().absolute()),
+        prompt=_text(" ".join(words) if found.prompt is None else found.prompt),
+        one_shot=found.prompt is not None,
+        json=found.json,
+        conversation=found.conversation and _text(found.conversation),
+        resume=found.resume and _text(found.resume),
+        system=None if found.system is None else _text(found.system),
+        choices={name: value for name, value in choices.items() if name not in ("model", "system")},
+    )
+
+
+def complete(arguments: Arguments, saved: Settings, environment: Mapping[str, str]) -> ChatOptions:
+    """The arguments, where they leave something open the environment's model, and else the settings.
+
+    Raises UsageError if the command line names a model file that does not exist.
+    """
+    if arguments.model is not None and not _is_file(arguments.model):
+        raise UsageError(f"There is no file {arguments.model}.")
+    model = arguments.model or environment.get(MODEL_VARIABLE) or saved.model
+    choices = {name: getattr(saved, name) for name in settings.FIELDS} | dict(arguments.choices)
+    choices |= {"model": model and str(Path(model).expanduser().absolute())}
+    if arguments.system is not None:
+        choices |= {"system": arguments.system}
+    merged = Settings(**choices)
+    return ChatOptions(
+        model=merged.model,
+        prompt=arguments.prompt,
+        system=merged.system,
+        system_override=arguments.system,
+        sampling=merged.sampling(),
+        thinking=merged.thinking,
+        thinking_budget=merged.thinking_budget,
+        preserve_thinking=merged.preserve_thinking,
+        context_length=merged.context_length,
+        ops=merged.ops,
+        threads=merged.threads,
+        theme=merged.theme,
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        sentence = re.sub(r"^argument (\S+): ", r"\1 ", message).rstrip(".")
+        raise UsageError(f"{sentence[:1].upper()}{sentence[1:]}. See qwenchat --help.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="qwenchat",
+        description="Chat in the terminal with a Qwen3.5 or 3.6 model that runs on this machine.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("words", nargs="*", metavar="MODEL.gguf | PROMPT", help="a model file, and what to say first")
+    add("-m", "--model", metavar="FILE", help="the model file")
+    add("-p", "--prompt", metavar="TEXT", help="answer this on stdout and end; a text on stdin is put below it")
+    add("--json", action="store_true", help="answer once, as one JSON object with figures")
+    add("--conversation", metavar="NAME", help="go on with the conversation of that name, or begin it")
+    add("--resume", metavar="NAME", nargs="?", const="", help="go on with the latest conversation, or this one")
+    add("--system", metavar="TEXT", help="the system prompt")
+    add(
+        "--version",
+        action="version",
+        help="the version of qwenchat",
+        version=f"qwenchat {importlib.metadata.version('qwenchat')}",
+    )
+    group = parser.add_argument_group("model")
+    group.add_argument("--context", dest="context_length", **_setting("context_length"))
+    group.add_argument("--ops", **_setting("ops"))
+    group.add_argument("--threads", **_setting("threads"))
+    group = parser.add_argument_group("reply")
+    group.add_argument("--thinking", metavar="on|off", type=_on_off, help=_help("thinking"))
+    group.add_argument("--thinking-budget", **_setting("thinking_budget"))
+    for name in ("max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "repetition_penalty"):
+        group.add_argument("--" + name.replace("_", "-"), **_setting(name))
+    group.add_argument("--seed", **_setting("seed"))
+    return parser
+
+
+def _setting(name: str) -> dict[str, Any]:
+    _, choices = settings.kind(name)
+    return {"type": _value_of(name), "help": _help(name), "metavar": "|".join(choices) or "N"}
+
+
+def _help(name: str) -> str:
+    description: str = settings.FIELDS[name].metadata["description"]
+    return description[0].lower() + description[1:].rstrip(".").replace("%", "%%")
+
+
+def _value_of(name: str) -> Callable[[str], settings.Value]:
+    """Reads one word as the setting `name` takes it."""
+    kind, _ = settings.kind(name)
+
+    def read(word: str) -> settings.Value:
+        try:
+            return settings.check(name, word if kind is str else kind(word))
+        except (ValueError, SettingsError):
+            raise argparse.ArgumentTypeError(f"takes {settings.expected(name)}, not {word!r}") from None
+
+    return read
+
+
+def _on_off(word: str) -> bool:
+    if word not in ("on", "off"):
+        raise argparse.ArgumentTypeError(f"takes on or off, not {word!r}")
+    return word == "on"
+
+
+def _names_model(word: str) -> bool:
+    return word.lower().endswith(".gguf") or _is_file(word)
+
+
+def _is_file(word: str) -> bool:
+    try:
+        return Path(word).is_file()
+    except OSError:  # a prompt, too long for a name
+        return False
+
+
+def _text(word: str) -> str:
+    """A word of the command line; bytes that are not in the terminal's encoding become U+FFFD."""
+    return os.fsencode(word).decode("utf-8", "replace") if not word.isascii() else word

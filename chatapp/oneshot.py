@@ -1,0 +1,267 @@
+"""One question and its answer on stdout, without the screen: `qwenchat -p "…"` and pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import signal
+import uuid
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from chatapp import sanitize
+from chatapp.backend import Backend
+from chatapp.options import ChatOptions
+from chatapp.session import Session, Turn
+from chatapp.store import Status, Store, StoreError
+from runtime.protocol import (
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Generate,
+    LoadProgress,
+    Message,
+    Notice,
+    PromptProgress,
+    Stats,
+)
+
+FIGURES = (
+    "prompt_tokens",
+    "cached_tokens",
+    "prefilled_tokens",
+    "generated_tokens",
+    "drafted",
+    "accepted",
+    "ttft_ms",
+    "decode_tok_per_s",
+)
+_SAVE_SECONDS = 1.0
+
+
+class AnswerError(Exception):
+    """No answer came; the message is a sentence for the user."""
+
+
+class Output:
+    """stdout gets the answer or the one JSON object, stderr everything else."""
+
+    def __init__(self, out: TextIO, err: TextIO, *, as_json: bool) -> None:
+        self._out = out
+        self._err = err
+        self._json = as_json
+        self._harmless = out.isatty()
+        self._at_line_start = True
+        self._status_shown = False
+
+    def answer(self, text: str) -> None:
+        """More of the answer. Raises BrokenPipeError when nobody reads any more."""
+        if not text or self._json:
+            return
+        self.status("")
+        self._out.write(sanitize.clean(text) if self._harmless else text)
+        self._out.flush()
+        self._at_line_start = text.endswith("\n")
+
+    def end_answer(self) -> None:
+        if not self._at_line_start:
+            self.answer("\n")
+
+    def result(self, result: Mapping[str, Any]) -> None:
+        """ASCII, so that no encoding and no terminal can stumble over it."""
+        if self._json:
+            print(json.dumps(result, indent=2), file=self._out, flush=True)
+
+    def notice(self, sentence: str) -> None:
+        self.status("")
+        print(f"qwenchat: {sanitize.clean(sentence)}", file=self._err, flush=True)
+
+    def status(self, text: str) -> None:
+        """What is going on, on a line that vanishes; only where somebody watches."""
+        if self._err.isatty() and (text or self._status_shown):
+            self._err.write(f"\r\x1b[K{sanitize.clean_line(text, 60)}")
+            self._err.flush()
+            self._status_shown = bool(text)
+
+
+class OneShot:
+    """Loads the model, asks, prints, and keeps what came if there is a conversation to keep it in."""
+
+    def __init__(
+        self, backend: Backend, options: ChatOptions, output: Output, store: Store | None = None, name: str = ""
+    ) -> None:
+        """With a store, the conversation is the one of the options, else that of the name, which is made if needed."""
+        self._backend = backend
+        self._options = options
+        self._output = output
+        self._store = store
+        self._name = name
+        self._session = Session(store, options.system) if store else None
+        self._request_id = uuid.uuid4().hex
+        self._texts = {"answer": "", "thinking": ""}
+        self._tokens = 0
+        self._ended: Finished | Failed | None = None
+        self._generating = False
+        self._signal = 0
+
+    async def run(self, prompt: str) -> int:
+        """The exit code: 0; 1 without an answer; 128 + n after signal n."""
+        loop = asyncio.get_running_loop()
+        task = asyncio.ensure_future(self._run(prompt))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._stop, number, task)
+        try:
+            await task
+        except asyncio.CancelledError:
+            if not self._signal:
+                raise
+        except (AnswerError, StoreError) as error:
+            self._output.notice(str(error))
+            self._output.result({"error": str(error)})
+            return 1
+        except BrokenPipeError:
+            return 128 + signal.SIGPIPE
+        finally:
+            self._output.status("")
+            await self._backend.close()
+        return 128 + self._signal if self._signal else 0
+
+    def _stop(self, number: int, task: asyncio.Task[None]) -> None:
+        """The first signal lets the engine end the reply, the second does not wait for it."""
+        if self._signal or not self._generating:
+            task.cancel()
+        else:
+            self._cancelling = asyncio.ensure_future(self._backend.cancel(self._request_id))
+        self._signal = number
+
+    async def _run(self, prompt: str) -> None:
+        await self._load()
+        messages, turn = await self._ask(prompt)
+        try:
+            await self._reply(messages, turn)
+        finally:
+            await self._keep(turn)
+        assert isinstance(self._ended, Finished)
+        self._output.end_answer()
+        if remark := _remark(self._ended, self._texts["answer"]):
+            self._output.notice(remark)
+        self._output.result(self._result(self._ended))
+
+    async def _load(self) -> None:
+        assert self._options.model is not None
+        self._output.status("loading the model")
+        async for event in self._backend.load(self._options.load(self._options.model)):
+            self._handle(event)
+
+    async def _ask(self, prompt: str) -> tuple[tuple[Message, ...], Turn | None]:
+        """What the model is sent; the prompt is on the disk before that."""
+        if self._session is None or self._store is None:
+            system = (Message("system", self._options.system),) if self._options.system else ()
+            return (*system, Message("user", prompt)), None
+        model = self._options.model or ""
+        if self._options.conversation_id:
+            await self._session.open(self._options.conversation_id)
+        elif self._name:
+            await self._session.open(self._store.named(self._name, model).id)
+        if self._options.system_override is not None:
+            self._session.system = self._options.system_override
+        turn = await self._session.ask(prompt, model)
+        return turn.messages, turn
+
+    async def _reply(self, messages: tuple[Message, ...], turn: Turn | None) -> None:
+        command = Generate(
+            request_id=self._request_id,
+            conversation_id=turn.conversation_id if turn else self._request_id,
+            messages=messages,
+            sampling=self._options.sampling,
+            thinking=self._options.thinking,
+            thinking_budget=self._options.thinking_budget,
+            preserve_thinking=self._options.preserve_thinking,
+        )
+        saving = asyncio.ensure_future(self._save(turn))
+        self._generating = True
+        try:
+            async for event in self._backend.generate(command):
+                self._handle(event)
+        finally:
+            saving.cancel()
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case LoadProgress() if event.total:
+                self._output.status(f"loading the model {100 * event.done // event.total} %")
+            case PromptProgress():
+                self._output.status(f"reading the prompt {event.done:,} / {event.total:,}")
+            case Delta():
+                self._tokens += event.n_tokens
+                self._texts[event.channel] += event.text
+                if event.channel == "answer":
+                    self._output.answer(event.text)
+                else:
+                    self._output.status(f"thinking {self._tokens:,} tokens")
+            case Notice():
+                self._output.notice(event.message)
+            case Finished():
+                self._ended = event
+            case Failed():
+                self._ended = event
+                self._output.end_answer()
+                raise AnswerError(event.message)
+            case _:
+                pass
+
+    async def _save(self, turn: Turn | None) -> None:
+        """The reply so far, every second."""
+        saved = (0, 0)
+        while self._session is not None and turn is not None:
+            await asyncio.sleep(_SAVE_SECONDS)
+            answer, thought = self._texts["answer"], self._texts["thinking"]
+            if saved != (saved := (len(answer), len(thought))):
+                try:
+                    await self._session.save(turn, answer, thought)
+                except StoreError as error:
+                    self._output.notice(str(error))
+                    return
+
+    async def _keep(self, turn: Turn | None) -> None:
+        if self._session is None or turn is None:
+            return
+        status: Status = "cancelled"
+        closed = bool(self._texts["answer"])
+        meta: dict[str, Any] = {}
+        if isinstance(self._ended, Failed):
+            status, meta = "failed", {"error": self._ended.message}
+        elif self._ended is not None:
+            status = "cancelled" if self._ended.reason == "cancelled" else "complete"
+            closed = self._ended.thought_closed
+            meta = {"finish_reason": self._ended.reason, "stats": dataclasses.asdict(self._ended.stats)}
+        await self._session.finish(turn, self._texts["answer"], self._texts["thinking"], status, closed, meta)
+
+    def _result(self, finished: Finished) -> dict[str, Any]:
+        conversation = self._session.conversation if self._session else None
+        return {
+            "reply": self._texts["answer"],
+            "thought": self._texts["thinking"],
+            "finish_reason": finished.reason,
+            "model": self._backend.model.name if self._backend.model else None,
+            "conversation": (conversation.name or conversation.id) if conversation else None,
+            "stats": _figures(finished.stats),
+        }
+
+
+def _figures(stats: Stats) -> dict[str, int | float | None]:
+    return {name: getattr(stats, name) for name in FIGURES}
+
+
+def _remark(finished: Finished, answer: str) -> str:
+    """What the answer itself does not show."""
+    if finished.reason == "cancelled":
+        return "Stopped."
+    if not finished.thought_closed:
+        limit = finished.reason == "length"
+        return f"There is no answer: the {'limit of tokens was reached' if limit else 'model stopped'} in its thought."
+    if not answer.strip():
+        return "The model ended its reply at once: there is no answer."
+    return "The answer is cut: it reached the limit of tokens." if finished.reason == "length" else ""
