@@ -6,7 +6,8 @@ a recurrent state cannot: going back further than the staged rows needs a `Check
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -202,24 +203,54 @@ class SequenceState:
         if not self.checkpoints or self.checkpoints[-1].length < self.length:
             self.checkpoints.append(Checkpoint(self.length, tuple(self.recurrent), self.last_hidden))
 
-    def rewind(self, length: int) -> int:
-        """Go back to the last place at or before `length` tokens that can be reached; returns where that is.
-
-        Checkpoints beyond it are dropped, as are their KV rows.
-        """
-        self._staged = None
+    def reach(self, length: int) -> int:
+        """The last place at or before `length` tokens that can be gone back to."""
         if length >= self.length:
             return self.length
-        while self.checkpoints[-1].length > length:
-            self.checkpoints.pop()
-        place = self.checkpoints[-1]
-        del self.ids[place.length :]
-        self.recurrent = list(place.recurrent)
-        self.last_hidden = place.last_hidden
-        self._hold()
-        return place.length
+        return max(place.length for place in self.checkpoints if place.length <= length)
+
+    def rewind(self, length: int) -> int:
+        """Go back to `reach(length)`, and return it. Checkpoints and KV rows beyond are dropped."""
+        self._staged = None
+        target = self.reach(length)
+        if target < self.length:
+            self.checkpoints = [place for place in self.checkpoints if place.length <= target]
+            place = self.checkpoints[-1]
+            del self.ids[target:]
+            self.recurrent = list(place.recurrent)
+            self.last_hidden = place.last_hidden
+            self._hold()
+        return target
+
+    def fork(self, length: int) -> SequenceState:
+        """Another sequence that goes on from `reach(length)`; what both hold is shared, this one stays as it is."""
+        other = dataclasses.replace(
+            self,
+            kv=self.kv.fork(self.length),
+            mtp_kv=self.mtp_kv.fork(self.length) if self.mtp_kv else None,
+            recurrent=list(self.recurrent),
+            ids=list(self.ids),
+            checkpoints=list(self.checkpoints),
+            _staged=None,
+        )
+        other.rewind(length)
+        return other
+
+    def parts(self) -> Iterator[KVBlock | RecurrentState]:
+        """All that takes memory, of which other sequences may hold some too."""
+        yield from self.kv.blocks
+        if self.mtp_kv:
+            yield from self.mtp_kv.blocks
+        yield from self.recurrent
+        for place in self.checkpoints:
+            yield from place.recurrent
 
     def _hold(self) -> None:
         self.kv.hold(self.length)
         if self.mtp_kv:
             self.mtp_kv.hold(max(self.length - 1, 0))
+
+
+def memory(states: Iterable[SequenceState]) -> int:
+    """Bytes that these sequences hold together, what they share counted once."""
+    return sum({id(part): part.nbytes for state in states for part in state.parts()}.values())

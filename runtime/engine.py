@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,11 +12,11 @@ from runtime.cache import SequenceState
 from runtime.errors import UserError
 from runtime.loops import ends_in_loop
 from runtime.models.qwen35 import Qwen35
+from runtime.pool import StatePool
 from runtime.protocol import FinishReason
 from runtime.sampling import Sampler, SamplingParams
 
 PREFILL_CHUNK = 512  # tokens; also the longest wait for a cancel during prefill
-_LIVE_CONVERSATIONS = 4
 
 
 class ContextError(UserError):
@@ -77,12 +76,12 @@ Step = Prefilled | NewToken | Done
 
 
 class Engine:
-    """Generates for one request at a time; keeps the states of the last conversations."""
+    """Generates for one request at a time, from the states that the pool keeps."""
 
-    def __init__(self, model: Qwen35, context_length: int) -> None:
+    def __init__(self, model: Qwen35, context_length: int, pool: StatePool) -> None:
         self.model = model
         self.context_length = context_length
-        self._states: OrderedDict[str, SequenceState] = OrderedDict()
+        self.pool = pool
 
     def generate(self, conversation: str, request: Request, cancelled: Callable[[], bool]) -> Iterator[Step]:
         """Yields Prefilled at least once, then each NewToken (a stop token too), and ends with Done.
@@ -95,28 +94,33 @@ class Engine:
                 f"The conversation needs {len(request.prompt):,} tokens, and the context holds "
                 f"{self.context_length:,} including the reply."
             )
-        state = self._states.pop(conversation, None) or self.model.new_state()
-        yield from self._prefill(state, request, cancelled)
-        if state.length == len(request.prompt):
-            yield from self._decode(state, request, cancelled)
-        else:
-            yield Done("cancelled")
-        self._keep(conversation, state)
+        with self.pool.lend(conversation, request.prompt) as state:
+            yield from self._prefill(state, request.prompt, request.boundaries, cancelled)
+            if state.length == len(request.prompt):
+                yield from self._decode(state, request, cancelled)
+            else:
+                yield Done("cancelled")
 
-    def forget(self) -> None:
-        """Drop all states."""
-        self._states.clear()
+    def settle(
+        self, conversation: str, ids: tuple[int, ...], boundaries: tuple[int, ...], cancelled: Callable[[], bool]
+    ) -> bool:
+        """Bring the conversation's state to exactly `ids`, ahead of the prompt that will begin with them.
 
-    def _keep(self, conversation: str, state: SequenceState) -> None:
-        self._states[conversation] = state
-        while len(self._states) > _LIVE_CONVERSATIONS:
-            self._states.popitem(last=False)
+        Returns whether it got there before it was cancelled.
+        """
+        if len(ids) >= self.context_length:
+            return False
+        with self.pool.lend(conversation, ids) as state:
+            for _ in self._prefill(state, ids, boundaries, cancelled):
+                pass
+            return state.length == len(ids)
 
-    def _prefill(self, state: SequenceState, request: Request, cancelled: Callable[[], bool]) -> Iterator[Prefilled]:
-        prompt, total = request.prompt, len(request.prompt)
-        cached = state.rewind(common_prefix(state.ids, prompt))
+    def _prefill(
+        self, state: SequenceState, prompt: tuple[int, ...], boundaries: tuple[int, ...], cancelled: Callable[[], bool]
+    ) -> Iterator[Prefilled]:
+        total, cached = len(prompt), state.length
         yield Prefilled(cached, total, cached)
-        places = {*request.boundaries, total}
+        places = {*boundaries, total}
         while state.length < total and not cancelled():
             stop = min(state.length + PREFILL_CHUNK, *(place for place in places if place > state.length))
             _check(self.model.forward(prompt[state.length : stop], state)[-1])
@@ -177,11 +181,6 @@ class _ThoughtWatch:
             return thought.closing
         self._ids.append(token)
         return (token,)
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two sequences share from the start."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _check(values: Tensor) -> None:

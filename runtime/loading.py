@@ -16,12 +16,14 @@ from runtime.chat_template import ChatTemplate
 from runtime.engine import Engine
 from runtime.models.config import ModelError
 from runtime.models.loading import LoadedModel, load_model
+from runtime.pool import StatePool
 from runtime.protocol import Load, ModelInfo, Sampling
 from runtime.sampling import SamplingParams
 from runtime.tokenizer import Tokenizer
 from runtime.turn import ChatModel
 
 DEFAULT_CONTEXT = 32_768  # tokens; more is the user's choice, since it costs memory
+_STATES_SHARE = 4  # conversations' states may take a fourth of the memory
 
 
 def open_chat_model(command: Load, progress: Callable[[int, int], None]) -> tuple[ChatModel, ModelInfo, list[str]]:
@@ -38,17 +40,14 @@ def open_chat_model(command: Load, progress: Callable[[int, int], None]) -> tupl
         )
     by_mode = presets.presets(metadata)
     thinking_default = presets.thinking_by_default(metadata)
-
-    def sampling(user: Sampling, thinking: bool) -> SamplingParams:
-        return presets.resolve(user, by_mode["thinking" if thinking else "non-thinking"], metadata)
-
     context_length = _context_length(command.context_length, config.trained_context)
+    pool = StatePool(loaded.model.new_state, _physical_memory() // _STATES_SHARE)
     chat = ChatModel(
-        engine=Engine(loaded.model, context_length),
-        tokenizer=tokenizer,
-        template=ChatTemplate(metadata.get("tokenizer.chat_template", ""), tokenizer),
+        Engine(loaded.model, context_length, pool),
+        tokenizer,
+        ChatTemplate.from_metadata(metadata, tokenizer),
+        by_mode,
         thinking_default=thinking_default,
-        sampling=sampling,
     )
     info = ModelInfo(
         path=str(loaded.gguf.path),
@@ -88,6 +87,10 @@ def _shown(params: SamplingParams) -> Sampling:
         presence_penalty=params.presence_penalty,
         repetition_penalty=params.repetition_penalty,
     )
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _physical_cores() -> int:

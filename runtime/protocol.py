@@ -185,8 +185,16 @@ class Failed:
     request_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The conversation's last turn is read as the next prompt will show it: `tokens` need not be read again."""
+
+    conversation_id: str
+    tokens: int
+
+
 Command = Load | Generate | Cancel | Shutdown
-Event = LoadProgress | Ready | Notice | PromptProgress | Delta | Finished | Failed
+Event = LoadProgress | Ready | Notice | PromptProgress | Delta | Finished | Failed | Settled
 
 _COMMANDS: dict[str, type[Any]] = {c.__name__: c for c in typing.get_args(Command)}
 _EVENTS: dict[str, type[Any]] = {c.__name__: c for c in typing.get_args(Event)}

@@ -3,69 +3,98 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from runtime.chat_template import ChatTemplate, Prompt
+from runtime.chat_template import ChatTemplate
 from runtime.engine import Done, Engine, NewToken, Prefilled, Request, Thought
-from runtime.protocol import Channel, Delta, Event, Finished, Generate, PromptProgress, Sampling, Stats
+from runtime.errors import UserError
+from runtime.presets import resolve
+from runtime.protocol import Channel, Delta, Event, Finished, Generate, Message, PromptProgress, Settled, Stats
 from runtime.sampling import SamplingParams
 from runtime.tokenizer import StreamDecoder, Tokenizer
 
+_HEADER = "<|im_start|>"  # begins each message
 _FLUSH_SECONDS = 0.03  # between deltas: faster than any screen, slower than a small model's tokens
 
 
-@dataclass(frozen=True)
 class ChatModel:
     """Everything that answers a `Generate`: the engine and what stands between it and text."""
 
-    engine: Engine
-    tokenizer: Tokenizer
-    template: ChatTemplate
-    thinking_default: bool
-    sampling: Callable[[Sampling, bool], SamplingParams]  # the user's choices, thinking → complete values
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        presets: Mapping[str, SamplingParams],
+        *,
+        thinking_default: bool,
+    ) -> None:
+        """`presets`: complete values for "thinking" and "non-thinking"."""
+        self.engine = engine
+        self._tokenizer = tokenizer
+        self._template = template
+        self._presets = presets
+        self._thinking_default = thinking_default
+        self._unsettled: tuple[Generate, Message] | None = None
 
     def generate(
         self, command: Generate, cancelled: Callable[[], bool], clock: Callable[[], float] = time.perf_counter
     ) -> Iterator[Event]:
-        """Yields PromptProgress and Delta, and ends with Finished.
-
-        Raises TemplateError, TokenizerError, SamplingError, ContextError or NumbersError, each a sentence.
-        """
+        """Yields PromptProgress and Delta, and ends with Finished. Raises UserError."""
         started = clock()
-        thinking = self.thinking_default if command.thinking is None else command.thinking
-        prompt, boundaries = self._prompt(command, thinking)
+        self._unsettled = None
+        thinking = self._thinks(command)
+        prompt = self._template.render(command.messages, thinking=thinking, preserve_thinking=command.preserve_thinking)
+        preset = self._presets["thinking" if thinking else "non-thinking"]
         request = Request(
             prompt=prompt.ids,
-            sampling=self.sampling(command.sampling, thinking),
-            stop_ids=self.tokenizer.stop_ids,
+            sampling=resolve(command.sampling, preset),
+            stop_ids=self._tokenizer.stop_ids,
             max_tokens=command.sampling.max_tokens,
             thought=self._thought(command.thinking_budget) if prompt.opens_thought else None,
-            boundaries=boundaries,
+            boundaries=self._boundaries(prompt.ids),
         )
-        reply = _Reply(command.request_id, self.tokenizer, request, started, clock, self.engine.context_length)
+        reply = _Reply(command.request_id, self._tokenizer, request, started, clock, self.engine.context_length)
         for step in self.engine.generate(command.conversation_id, request, cancelled):
             yield from reply.follow(step)
+        self._unsettled = command, reply.message()
 
-    def _prompt(self, command: Generate, thinking: bool) -> tuple[Prompt, tuple[int, ...]]:
-        def render(generation: bool) -> Prompt:
-            return self.template.render(
-                command.messages,
-                thinking=thinking,
+    def settle(self, cancelled: Callable[[], bool]) -> Settled | None:
+        """Read the last turn as the next prompt will show it, while the user reads the reply.
+
+        The template shows a finished turn otherwise than it was generated: thoughts are dropped, ids may differ.
+        Returns None if there is nothing to do or it was cancelled; it can then be asked again.
+        """
+        if self._unsettled is None:
+            return None
+        command, reply = self._unsettled
+        try:
+            ids = self._template.stable_prefix(
+                (*command.messages, reply),
+                thinking=self._thinks(command),
                 preserve_thinking=command.preserve_thinking,
-                add_generation_prompt=generation,
             )
+            done = self.engine.settle(command.conversation_id, ids, self._boundaries(ids), cancelled)
+        except UserError:
+            done = True  # what cannot be prepared is said when it is asked for
+        if done:
+            self._unsettled = None
+        return Settled(command.conversation_id, len(ids)) if done else None
 
-        # Where the assistant's header begins, the next turn still agrees with this one.
-        prompt, history = render(True), render(False)
-        before_header = len(history.ids)
-        return prompt, (before_header,) if prompt.ids[:before_header] == history.ids else ()
+    def _thinks(self, command: Generate) -> bool:
+        return self._thinking_default if command.thinking is None else command.thinking
+
+    def _boundaries(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """Where messages begin: the places to which an edit, a new answer or another conversation comes back."""
+        header = self._tokenizer.special_id(_HEADER)
+        return tuple(i for i, id in enumerate(ids) if id == header and i > 0)
 
     def _thought(self, budget: int | None) -> Thought | None:
-        close_id = self.tokenizer.special_id("</think>")
+        close_id = self._tokenizer.special_id("</think>")
         if close_id is None:
             return None
-        newline, gap = self.tokenizer.encode("\n"), self.tokenizer.encode("\n\n")
+        newline, gap = self._tokenizer.encode("\n"), self._tokenizer.encode("\n\n")
         return Thought(close_id, (*newline, close_id, *gap), budget)
 
 
@@ -87,6 +116,7 @@ class _Reply:
     thought_ended: float | None = None
     channel: Channel = "answer"
     text: _ChannelText = field(init=False)
+    texts: dict[Channel, str] = field(default_factory=lambda: {"thinking": "", "answer": ""})
     unsent: int = 0  # tokens since the last Delta
     flushed: float = 0.0
 
@@ -104,6 +134,10 @@ class _Reply:
             case Done():
                 yield from self._flush(self.text.finish())
                 yield self._finished(step)
+
+    def message(self) -> Message:
+        """The reply as the next prompt's history holds it."""
+        return Message("assistant", self.texts["answer"], self.texts["thinking"])
 
     def _token(self, id: int) -> Iterator[Event]:
         now = self.clock()
@@ -128,6 +162,7 @@ class _Reply:
     def _flush(self, text: str) -> Iterator[Event]:
         if text:
             self.flushed = self.clock()
+            self.texts[self.channel] += text
             yield Delta(self.request_id, self.channel, text, self.unsent)
             self.unsent = 0
 

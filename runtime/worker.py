@@ -52,6 +52,10 @@ class Inbox:
         """Waits for the next command; Shutdown when the pipe is closed."""
         return self._commands.get()
 
+    def waiting(self) -> bool:
+        """Whether something is asked of the worker that it has not begun."""
+        return self._closed or not self._commands.empty()
+
     def cancelled(self, request_id: str) -> bool:
         return self._closed or request_id in self._cancelled
 
@@ -92,6 +96,7 @@ class Worker:
                 case Generate() as command:
                     self._guard(partial(self._generate, command), command.request_id)
                     self._inbox.forget(command.request_id)
+                    self._settle()
                 case Shutdown():
                     return
 
@@ -120,14 +125,25 @@ class Worker:
         for event in self._chat.generate(command, lambda: self._inbox.cancelled(command.request_id)):
             self._emit(event)
 
+    def _settle(self) -> None:
+        """Use the time in which the user reads; whatever goes wrong costs only the head start."""
+        if self._chat is None or self._inbox.waiting():
+            return
+        try:
+            if settled := self._chat.settle(self._inbox.waiting):
+                self._emit(settled)
+        except Exception:
+            _log.exception("settling failed")
+            self._chat.engine.pool.clear()
+
     def _guard(self, work: Callable[[], None], request_id: str | None) -> None:
         """Whatever goes wrong ends the request, not the process, and is said in one sentence."""
         try:
             work()
         except Exception as error:
             message, kind = explain(error)
-            if kind in ("internal", "memory", "numbers") and self._chat:
-                self._chat.engine.forget()
+            if kind in ("internal", "memory") and self._chat:
+                self._chat.engine.pool.clear()
             detail = traceback.format_exc()
             _log.error("%s", detail)
             self._emit(Failed(message, kind, detail, request_id))

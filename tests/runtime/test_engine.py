@@ -12,6 +12,7 @@ from rewrite import GOLDENS
 from runtime.engine import ContextError, Done, Engine, NewToken, NumbersError, Prefilled, Request, Thought
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
+from runtime.pool import StatePool
 from runtime.sampling import SamplingParams
 
 GOLDEN = np.load(GOLDENS / "tiny-dense.npz")
@@ -28,7 +29,11 @@ def model() -> Qwen35:
 
 @pytest.fixture
 def engine(model: Qwen35) -> Engine:
-    return Engine(model, context_length=2048)
+    return new_engine(model, 2048)
+
+
+def new_engine(model: Qwen35, context_length: int = 2048, budget: int = 1 << 30) -> Engine:
+    return Engine(model, context_length, StatePool(model.new_state, budget))
 
 
 def request(prompt: tuple[int, ...] = PROMPT, **changes: object) -> Request:
@@ -78,7 +83,7 @@ class TestGeneration:
         assert steps[-2:] == [NewToken(GREEDY[0]), Done("stop")]
 
     def test_the_context_ends_a_reply(self, model: Qwen35) -> None:
-        small = Engine(model, context_length=len(PROMPT) + 3)
+        small = new_engine(model, len(PROMPT) + 3)
         steps = list(small.generate("a", request(max_tokens=None), never))
         assert tokens(iter(steps)) == GREEDY[:3]
         assert steps[-1] == Done("length")
@@ -88,7 +93,7 @@ class TestGeneration:
     ) -> None:
         monkeypatch.setattr(Qwen35, "forward", lambda *args, **kwargs: pytest.fail("worked"))
         with pytest.raises(ContextError, match=r"24 tokens.*24"):
-            list(Engine(model, context_length=24).generate("a", request(), never))
+            list(new_engine(model, 24).generate("a", request(), never))
 
     def test_only_one_row_of_logits_is_made_at_a_time(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         """At the family's vocabulary, logits of an 8,000-token prompt would be 8 GB."""
@@ -129,7 +134,7 @@ class TestReuse:
         longer = (*PROMPT, *generated, 7, 8, 9)
         steps = list(engine.generate("a", request(longer), never))
         assert cached(iter(steps)) >= len(PROMPT) + len(generated) - 1
-        fresh = tokens(Engine(engine.model, 2048).generate("b", request(longer), never))
+        fresh = tokens(new_engine(engine.model, 2048).generate("b", request(longer), never))
         assert tokens(iter(steps)) == fresh
 
     def test_a_prompt_that_turns_off_goes_back_to_a_boundary(self, engine: Engine) -> None:
@@ -137,21 +142,24 @@ class TestReuse:
         other = (*PROMPT[:20], 7, 8, 9)
         steps = list(engine.generate("a", request(other), never))
         assert cached(iter(steps)) == 16
-        fresh = tokens(Engine(engine.model, 2048).generate("b", request(other), never))
+        fresh = tokens(new_engine(engine.model, 2048).generate("b", request(other), never))
         assert tokens(iter(steps)) == fresh
 
     def test_conversations_do_not_mix(self, engine: Engine) -> None:
         other = PROMPT[::-1]
-        expected = tokens(Engine(engine.model, 2048).generate("b", request(other), never))
+        expected = tokens(new_engine(engine.model, 2048).generate("b", request(other), never))
         list(engine.generate("a", request(), never))
         assert tokens(engine.generate("b", request(other), never)) == expected
         assert tokens(engine.generate("a", request(), never)) == GREEDY
 
-    def test_only_some_conversations_stay_in_memory(self, engine: Engine) -> None:
-        for name in "abcdefgh":
-            list(engine.generate(name, request(max_tokens=1), never))
-        assert cached(engine.generate("h", request(max_tokens=1), never)) == len(PROMPT)
-        assert cached(engine.generate("a", request(max_tokens=1), never)) == 0
+    def test_a_new_conversation_begins_with_what_another_has_read(self, engine: Engine) -> None:
+        list(engine.generate("a", request(boundaries=(16,)), never))
+        other = (*PROMPT[:16], 7, 8, 9)
+        steps = list(engine.generate("b", request(other), never))
+        assert cached(iter(steps)) == 16
+        assert tokens(iter(steps)) == tokens(new_engine(engine.model).generate("b", request(other), never))
+        assert cached(engine.generate("a", request(), never)) == len(PROMPT)
+        assert tokens(engine.generate("a", request(), never)) == GREEDY
 
 
 class TestCancel:
@@ -170,7 +178,7 @@ class TestCancel:
         list(engine.generate("a", request(PROMPT * 40), after(1)))
         steps = list(engine.generate("a", request(PROMPT * 40, max_tokens=4), never))
         assert cached(iter(steps)) == 512
-        fresh = tokens(Engine(engine.model, 2048).generate("b", request(PROMPT * 40, max_tokens=4), never))
+        fresh = tokens(new_engine(engine.model, 2048).generate("b", request(PROMPT * 40, max_tokens=4), never))
         assert tokens(iter(steps)) == fresh
 
 
@@ -214,7 +222,7 @@ class TestThought:
         assert found[:9] == [*GREEDY[:6], 10, self.CLOSE, 11]
         assert len(found) == len(GREEDY)
         prompt = (*PROMPT, *found[:9])
-        fresh = Engine(engine.model, 2048)
+        fresh = new_engine(engine.model, 2048)
         assert found[9:] == tokens(fresh.generate("b", request(prompt, max_tokens=len(GREEDY) - 9), never))
 
     def test_a_thought_closed_by_its_budget_ends_the_turn_with_that_reason(self, engine: Engine) -> None:
