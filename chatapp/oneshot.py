@@ -160,7 +160,7 @@ class OneShot:
         if self._session is None or self._store is None:
             system = (Message("system", self._options.system),) if self._options.system else ()
             return (*system, Message("user", prompt)), None
-        model = self._options.model or ""
+        model = self._backend.model.name if self._backend.model else ""
         if self._options.conversation_id:
             await self._session.open(self._options.conversation_id)
         elif self._name:
@@ -229,14 +229,14 @@ class OneShot:
         if self._session is None or turn is None:
             return
         status: Status = "cancelled"
-        closed = bool(self._texts["answer"])
+        closed = bool(self._texts["answer"]) or not self._texts["thinking"]
         meta: dict[str, Any] = {}
         if isinstance(self._ended, Failed):
-            status, meta = "failed", {"error": self._ended.message}
+            status, meta = "failed", {"reason": "failed", "failure": self._ended.kind}
         elif self._ended is not None:
             status = "cancelled" if self._ended.reason == "cancelled" else "complete"
             closed = self._ended.thought_closed
-            meta = {"finish_reason": self._ended.reason, "stats": dataclasses.asdict(self._ended.stats)}
+            meta = {"reason": self._ended.reason, "stats": dataclasses.asdict(self._ended.stats)}
         await self._session.finish(turn, self._texts["answer"], self._texts["thinking"], status, closed, meta)
 
     def _result(self, finished: Finished) -> dict[str, Any]:

@@ -1,0 +1,264 @@
+"""The command line: words and options, what completes them, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatapp import __main__, cli, settings
+from chatapp.cli import UsageError
+from chatapp.local import LocalBackend
+from chatapp.options import ChatOptions
+from chatapp.settings import Settings
+from chatapp.store import Store
+from runtime.protocol import Load, Sampling
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the user stands, with a model and a text file in it."""
+    (tmp_path / "q.gguf").touch()
+    (tmp_path / "blob").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "prompt"),
+    [
+        ([], None, ""),
+        (["q.gguf"], "q.gguf", ""),
+        (["blob", "hi"], "blob", "hi"),
+        (["hello", "there"], None, "hello there"),
+        (["hello", "q.gguf", "there"], "q.gguf", "hello there"),
+        (["missing.GGUF", "hi"], "missing.GGUF", "hi"),
+        (["-m", "blob", "q.gguf"], "blob", "q.gguf"),
+        (["q.gguf", "other.gguf"], "q.gguf", "other.gguf"),
+        (["q.gguf", "--seed", "1", "hi"], "q.gguf", "hi"),
+        (["--", "-5 + 3?"], None, "-5 + 3?"),
+        (["x" * 5000], None, "x" * 5000),
+        (["a\0b"], None, "a\0b"),
+    ],
+)
+def test_the_first_word_that_is_a_file_or_ends_in_gguf_is_the_model(
+    folder: Path, words: list[str], model: str | None, prompt: str
+) -> None:
+    found = cli.parse(words)
+    assert found.model == (model and str(folder / model))
+    assert (found.prompt, found.one_shot) == (prompt, False)
+
+
+def test_a_model_is_absolute_and_a_tilde_is_the_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    assert cli.parse(["-m", "~/q.gguf"]).model == str(folder / "q.gguf")
+
+
+def test_p_asks_for_one_answer(folder: Path) -> None:
+    found = cli.parse(["q.gguf", "-p", "q.gguf"])
+    assert (found.model, found.prompt, found.one_shot) == (str(folder / "q.gguf"), "q.gguf", True)
+
+
+def test_resume_takes_a_name_but_no_model(folder: Path) -> None:
+    assert cli.parse([]).resume is None
+    assert cli.parse(["--resume"]).resume == ""
+    assert cli.parse(["--resume", "work"]).resume == "work"
+    found = cli.parse(["--resume", "q.gguf"])
+    assert (found.resume, found.model) == ("", str(folder / "q.gguf"))
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    assert cli.parse(["-p", b"caf\xe9".decode("utf-8", "surrogateescape")]).prompt == "caf\ufffd"
+
+
+def test_options_are_settings(folder: Path) -> None:
+    given = (
+        "--temperature 0.5 --top-p 0.9 --top-k 40 --min-p 0.1 --presence-penalty 1.5 --repetition-penalty 1.1 --seed 7"
+        " --max-tokens 99 --thinking off --thinking-budget 50 --system brief --context 2048 --ops cpu --threads 3"
+    )
+    options = cli.complete(cli.parse(given.split()), Settings(), {})
+    assert options.sampling == Sampling(0.5, 0.9, 40, 0.1, 1.5, 1.1, 7, 99)
+    assert (options.thinking, options.thinking_budget) == (False, 50)
+    assert (options.system, options.system_override) == ("brief", "brief")
+    assert options.load("/m") == Load("/m", 2048, "cpu", 3)
+
+
+def test_what_the_command_line_leaves_open_the_settings_say() -> None:
+    saved = Settings(temperature=0.1, top_k=5, thinking=True, system="saved", context_length=512, theme="dark")
+    options = cli.complete(cli.parse(["--top-k", "9", "--thinking", "off"]), saved, {})
+    assert options == ChatOptions(
+        sampling=Sampling(temperature=0.1, top_k=9), thinking=False, system="saved", context_length=512, theme="dark"
+    )
+
+
+def test_an_empty_system_prompt_overrides_that_of_the_settings() -> None:
+    options = cli.complete(cli.parse(["--system", ""]), Settings(system="saved"), {})
+    assert (options.system, options.system_override) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "saved", "model"),
+    [
+        (["q.gguf"], "/e.gguf", "/s.gguf", "q.gguf"),
+        ([], "/e.gguf", "/s.gguf", "/e.gguf"),
+        ([], "", "/s.gguf", "/s.gguf"),
+        ([], "relative.gguf", None, "relative.gguf"),
+        ([], "", None, None),
+    ],
+)
+def test_the_model_named_goes_before_the_environment_before_the_settings(
+    folder: Path, words: list[str], environment: str, saved: str | None, model: str | None
+) -> None:
+    options = cli.complete(cli.parse(words), Settings(model=saved), {"QWENCHAT_MODEL": environment})
+    assert options.model == (model and str(folder / model))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--temperature", "hot"], "--temperature takes a number from 0 to 5, not 'hot'."),
+        (["--temperature", "nan"], "--temperature takes a number from 0 to 5, not 'nan'."),
+        (["--temperature=-1"], "--temperature takes a number from 0 to 5, not '-1'."),
+        (["--top-p", "1.1"], "--top-p takes a number from 0 to 1, not '1.1'."),
+        (["--top-k", "2.5"], "--top-k takes a whole number of at least 0, not '2.5'."),
+        (["--max-tokens", "0"], "--max-tokens takes a whole number of at least 1, not '0'."),
+        (["--context", "1"], "--context takes a whole number of at least 16, not '1'."),
+        (["--ops", "gpu"], "--ops takes one of auto, reference, cpu, triton, not 'gpu'."),
+        (["--thinking", "maybe"], "--thinking takes on or off, not 'maybe'."),
+        (["-p"], "-p/--prompt expected one argument."),
+        (["--temp", "1"], "Unrecognized arguments: --temp"),
+        (["-p", "one", "two"], "The prompt is given twice: by -p and as 'two'."),
+    ],
+)
+def test_what_cannot_be_followed_is_a_sentence(words: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        cli.parse(words)
+    assert str(raised.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("words", [["missing.gguf"], ["-m", "missing"], ["-m", "x" * 5000], ["-m", "."]])
+def test_a_named_model_must_exist(folder: Path, words: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"^There is no file /.*\.$"):
+        cli.complete(cli.parse(words), Settings(), {})
+
+
+def test_every_setting_of_a_reply_is_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.parse(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for field in dataclasses.fields(Sampling):
+        assert "--" + field.name.replace("_", "-") in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.parse(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("qwenchat ")
+
+
+# From the command line to the screen
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class FakeApp:
+    """What the chat is made of, without showing it."""
+
+    return_code = 0
+
+    def __init__(self, backend: LocalBackend, store: Store, saved: Settings, options: ChatOptions) -> None:
+        OPENED[:] = [(saved, options)]
+
+    def run(self) -> None:
+        pass
+
+
+OPENED: list[tuple[Settings, ChatOptions]] = []
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The program in a terminal, with a home of its own, and an app that only notes what it is given."""
+    module = types.ModuleType("chatapp.app")
+    vars(module)["QwenChat"] = FakeApp
+    monkeypatch.setitem(sys.modules, "chatapp.app", module)
+    monkeypatch.setenv("QWENCHAT_HOME", str(folder / "home"))
+    monkeypatch.delenv("QWENCHAT_MODEL", raising=False)
+
+    def main(*words: str) -> int:
+        monkeypatch.setattr(sys, "stdin", Terminal())
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        return __main__.main(words)
+
+    return main
+
+
+def options() -> ChatOptions:
+    """What the app was opened with."""
+    return OPENED[0][1]
+
+
+def test_in_a_terminal_the_chat_opens_with_what_was_asked_for(run: Run, folder: Path) -> None:
+    assert run("q.gguf", "hello", "--temperature", "0") == 0
+    assert (options().model, options().prompt) == (str(folder / "q.gguf"), "hello")
+    assert options().sampling.temperature == 0.0
+    assert (options().conversation_id, options().notices, OPENED[0][0]) == (None, (), Settings())
+
+
+def test_the_chat_opens_without_a_model_too(run: Run) -> None:
+    assert run() == 0
+    assert options().model is None
+
+
+def test_resume_opens_the_latest_or_the_named_conversation(run: Run, folder: Path) -> None:
+    store = Store(folder / "home" / "conversations.db")
+    named, latest = store.create(name="work"), store.create()
+    store.close()
+    run("--resume")
+    assert options().conversation_id == latest.id
+    run("--resume", "work")
+    assert options().conversation_id == named.id
+    run("--conversation", "work")
+    assert options().conversation_id == named.id
+
+
+def test_resume_without_a_conversation_begins_one(run: Run) -> None:
+    assert run("--resume") == 0
+    assert options().conversation_id is None
+    assert options().notices == ("There is no earlier conversation: this is a new one.",)
+
+
+def test_resume_of_an_unknown_conversation_is_a_sentence(run: Run, capsys: Any) -> None:
+    assert run("--resume", "lost") == 2
+    assert capsys.readouterr().err == "qwenchat: There is no conversation 'lost'.\n"
+
+
+def test_the_chat_is_told_of_wrong_settings_and_of_a_damaged_file(run: Run, folder: Path) -> None:
+    (folder / "home").mkdir()
+    settings.update(folder / "home" / "settings.toml", {"top_k": 7})
+    with (folder / "home" / "settings.toml").open("a") as file:
+        file.write("colour = 1\n")
+    (folder / "home" / "conversations.db").write_bytes(b"damaged" * 1000)
+    assert run() == 0
+    warning, notice = options().notices
+    assert "'colour' is not a setting" in warning
+    assert "was damaged" in notice
+    assert options().sampling.top_k == 7
+
+
+def test_a_data_folder_that_cannot_be_made_is_a_sentence(run: Run, folder: Path, capsys: Any) -> None:
+    (folder / "home").touch()
+    assert run() == 1
+    assert capsys.readouterr().err == f"qwenchat: The folder {folder / 'home'} cannot be made: File exists.\n"
