@@ -1,0 +1,492 @@
+"""One answer on stdout: the real program as a child process, with the scripted worker behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chatapp.oneshot import FIGURES
+from chatapp.store import Node, Store
+
+FAKE = str(Path(__file__).parents[1] / "fake_worker.py")
+SECONDS = 20  # after which a test has hung
+
+Result = subprocess.CompletedProcess[str]
+
+
+class Program:
+    """`qwenchat` with a home of its own; `script` is what the engine plays."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.script: dict[str, Any] = {}
+        self.environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("QWENCHAT_")},
+            "QWENCHAT_HOME": str(folder / "home"),
+            "QWENCHAT_WORKER": f"{sys.executable} {FAKE} {folder / 'script.json'}",
+        }
+        (folder / "q.gguf").touch()
+
+    def replies(self, *steps: dict[str, Any]) -> None:
+        self.script = {"replies": [list(steps)]}
+
+    def start(self, *words: str, **streams: Any) -> subprocess.Popen[Any]:
+        """The model is given unless a word names one."""
+        script = {"record": str(self.folder / "received"), **self.script}
+        (self.folder / "script.json").write_text(json.dumps(script))
+        return subprocess.Popen(
+            [sys.executable, "-m", "chatapp", *words],
+            cwd=self.folder,
+            env={"QWENCHAT_MODEL": str(self.folder / "q.gguf"), **self.environment},
+            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            | streams,
+        )
+
+    def __call__(self, *words: str, text: str | None = None) -> Result:
+        process = self.start(*words, stdin=subprocess.DEVNULL if text is None else subprocess.PIPE)
+        out, err = process.communicate(text, timeout=SECONDS)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def request(self) -> dict[str, Any]:
+        """The last Generate that the engine received."""
+        lines: list[dict[str, Any]] = [json.loads(line) for line in (self.folder / "received").read_text().splitlines()]
+        return [line for line in lines if line["type"] == "Generate"][-1]
+
+    def prompt(self) -> str:
+        return str(self.request()["messages"][-1]["content"])
+
+    def thread(self, name: str) -> list[Node]:
+        with closing(Store(self.folder / "home" / "conversations.db")) as store:
+            conversation = store.by_name(name)
+            assert conversation is not None
+            return store.thread(conversation.id)
+
+
+@pytest.fixture
+def qwenchat(tmp_path: Path) -> Program:
+    return Program(tmp_path)
+
+
+# What goes in
+
+
+def test_the_answer_alone_is_on_stdout(qwenchat: Program) -> None:
+    result = qwenchat("-p", "hello")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "Hello from the fake worker.\n", "")
+    assert qwenchat.request()["messages"] == [{"role": "user", "content": "hello", "thought": ""}]
+    assert not (qwenchat.folder / "home" / "conversations.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "prompt"),
+    [
+        (["-p", "summarise"], "line 1\nline 2\n", "summarise\n\nline 1\nline 2"),
+        (["summarise", "this"], "text", "summarise this\n\ntext"),
+        ([], "  indented\n", "  indented"),
+        (["-p", "hi"], "", "hi"),
+        (["-p", "hi"], " \n", "hi"),
+        (["-p", "größer 世"], "👩‍👩‍👧\x00", "größer 世\n\n👩‍👩‍👧\x00"),
+    ],
+)
+def test_a_piped_text_stands_below_the_question(qwenchat: Program, words: list[str], text: str, prompt: str) -> None:
+    assert qwenchat(*words, text=text).returncode == 0
+    assert qwenchat.prompt() == prompt
+
+
+@pytest.mark.parametrize(
+    ("data", "prompt", "notices"),
+    [(b"\xef\xbb\xbfwith a mark", "with a mark", 0), (b"caf\xe9", "caf\ufffd", 1)],
+    ids=["byte order mark", "latin-1"],
+)
+def test_bytes_that_are_not_utf8_are_replaced_with_a_notice(
+    qwenchat: Program, data: bytes, prompt: str, notices: int
+) -> None:
+    process = qwenchat.start(stdin=subprocess.PIPE, text=False)
+    _, err = process.communicate(data, timeout=SECONDS)
+    assert qwenchat.prompt() == prompt
+    assert err.decode().count("not UTF-8") == notices
+
+
+def test_a_closed_stdin_is_an_empty_one(qwenchat: Program) -> None:
+    process = qwenchat.start("-p", "hello", stdin=None, preexec_fn=lambda: os.close(0))
+    out, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, out, err) == (0, "Hello from the fake worker.\n", "")
+
+
+def test_options_reach_the_engine(qwenchat: Program) -> None:
+    qwenchat("-p", "hi", "--system", "be brief", "--temperature", "0", "--seed", "7", "--thinking", "off")
+    request = qwenchat.request()
+    assert [message["role"] for message in request["messages"]] == ["system", "user"]
+    assert request["messages"][0]["content"] == "be brief"
+    assert (request["sampling"]["temperature"], request["sampling"]["seed"], request["thinking"]) == (0.0, 7, False)
+
+
+def test_settings_are_used_and_wrong_ones_named(qwenchat: Program) -> None:
+    home = qwenchat.folder / "home"
+    home.mkdir()
+    (home / "settings.toml").write_text('temperature = 0.25\nsystem = "saved"\ntop_p = 7\n')
+    result = qwenchat("-p", "hi")
+    assert result.returncode == 0
+    assert "top_p takes a number from 0 to 1, not 7" in result.stderr
+    request = qwenchat.request()
+    assert (request["sampling"]["temperature"], request["messages"][0]["content"]) == (0.25, "saved")
+
+
+# What cannot be done
+
+
+@pytest.mark.parametrize("words", [[], ["-p", ""], ["-p", " \n"]])
+def test_without_a_prompt_there_is_a_sentence(qwenchat: Program, words: list[str]) -> None:
+    result = qwenchat(*words)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "qwenchat: There is no prompt: give one with -p, as a word, or on stdin.\n"
+
+
+def test_without_a_model_there_is_a_sentence_on_how_to_get_one(qwenchat: Program) -> None:
+    qwenchat.environment["QWENCHAT_MODEL"] = ""
+    result = qwenchat("-p", "hi")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "Download a GGUF file" in result.stderr
+
+
+def test_a_model_of_the_environment_that_is_gone_is_a_sentence(qwenchat: Program) -> None:
+    qwenchat.environment["QWENCHAT_MODEL"] = "/gone.gguf"
+    result = qwenchat("-p", "hi")
+    assert (result.returncode, result.stderr) == (2, "qwenchat: There is no file /gone.gguf.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (["--temperature", "hot"], 2, "--temperature takes a number"),
+        (["missing.gguf"], 2, "There is no file"),
+        (["--resume", "lost"], 2, "There is no conversation 'lost'."),
+        (["--resume", "--conversation", "x"], 2, "exclude each other"),
+    ],
+)
+def test_with_json_an_error_is_an_object_as_well(qwenchat: Program, words: list[str], code: int, error: str) -> None:
+    result = qwenchat("--json", "-p", "hi", *words)
+    assert result.returncode == code
+    assert error in result.stderr
+    assert error in json.loads(result.stdout)["error"]
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_model_that_cannot_be_loaded_is_a_sentence(qwenchat: Program, words: list[str]) -> None:
+    qwenchat.script = {"load": [{"fail": "This file is no model.", "kind": "load"}]}
+    result = qwenchat("-p", "hi", *words)
+    assert (result.returncode, result.stderr) == (1, "qwenchat: This file is no model.\n")
+    assert result.stdout == ('{\n  "error": "This file is no model."\n}\n' if words else "")
+
+
+def test_a_failed_load_stores_no_prompt(qwenchat: Program) -> None:
+    qwenchat.script = {"load": [{"fail": "No."}]}
+    assert qwenchat("-p", "hi", "--conversation", "work").returncode == 1
+    with closing(Store(qwenchat.folder / "home" / "conversations.db")) as store:
+        assert store.conversations() == []
+
+
+def test_a_reply_that_fails_keeps_its_beginning(qwenchat: Program) -> None:
+    qwenchat.replies({"answer": "half an"}, {"fail": "The numbers are not finite.", "kind": "numbers"})
+    result = qwenchat("-p", "hi", "--conversation", "work")
+    assert (result.returncode, result.stdout) == (1, "half an\n")
+    assert result.stderr == "qwenchat: The numbers are not finite.\n"
+    reply = qwenchat.thread("work")[-1]
+    assert (reply.content, reply.status, reply.meta["failure"]) == ("half an", "failed", "numbers")
+
+
+def test_an_engine_that_dies_is_a_sentence(qwenchat: Program) -> None:
+    qwenchat.replies({"answer": "half"}, {"signal": signal.SIGKILL})
+    result = qwenchat("-p", "hi", "--json")
+    assert result.returncode == 1
+    assert "The engine was killed" in result.stderr
+    assert "The engine was killed" in json.loads(result.stdout)["error"]
+
+
+def test_a_damaged_conversations_file_is_said_and_a_newer_one_refused(qwenchat: Program) -> None:
+    home = qwenchat.folder / "home"
+    home.mkdir()
+    (home / "conversations.db").write_bytes(b"damaged" * 1000)
+    result = qwenchat("-p", "hi", "--conversation", "work")
+    assert (result.returncode, result.stdout) == (0, "Hello from the fake worker.\n")
+    assert "was damaged" in result.stderr
+    with closing(sqlite3.connect(home / "conversations.db")) as raw:
+        raw.execute("PRAGMA user_version = 99")
+    result = qwenchat("-p", "hi", "--conversation", "work")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "newer qwenchat" in result.stderr
+
+
+# What comes out
+
+
+def test_json_is_one_object_with_the_figures(qwenchat: Program) -> None:
+    stats = {"prompt_tokens": 9, "cached_tokens": 4, "prefilled_tokens": 5, "drafted": 8, "accepted": 6}
+    qwenchat.replies({"thinking": "hm"}, {"answer": "世\x1b[31m"}, {"finish": "length", "stats": stats})
+    result = qwenchat("-p", "hi", "--json")
+    assert result.returncode == 0
+    assert result.stdout.isascii()
+    assert json.loads(result.stdout) == {
+        "reply": "世\x1b[31m",
+        "thought": "hm",
+        "finish_reason": "length",
+        "model": "q",
+        "conversation": None,
+        "stats": {**stats, "generated_tokens": 2, "ttft_ms": 12.5, "decode_tok_per_s": 100.0},
+    }
+    assert set(json.loads(result.stdout)["stats"]) == set(FIGURES)
+
+
+@pytest.mark.parametrize(
+    ("steps", "out", "remark"),
+    [
+        ([{"finish": "stop", "thought_closed": True}], "", "ended its reply at once: there is no answer"),
+        ([{"thinking": "hm"}, {"finish": "length"}], "", "There is no answer: the limit of tokens was reached in its"),
+        ([{"thinking": "hm"}, {"finish": "stop"}], "", "There is no answer: the model stopped in its thought"),
+        ([{"answer": "a b"}, {"finish": "length"}], "a b\n", "The answer is cut: it reached the limit of tokens"),
+        ([{"answer": "done\n"}], "done\n", ""),
+        ([{"notice": "no MTP"}, {"answer": "x"}], "x\n", "no MTP"),
+    ],
+    ids=["empty", "limit in thought", "stopped in thought", "cut", "newline", "notice"],
+)
+def test_what_the_answer_does_not_show_is_said_on_stderr(
+    qwenchat: Program, steps: list[dict[str, Any]], out: str, remark: str
+) -> None:
+    qwenchat.replies(*steps)
+    result = qwenchat("-p", "hi")
+    assert (result.returncode, result.stdout) == (0, out)
+    assert (remark in result.stderr) if remark else (result.stderr == "")
+
+
+def test_the_answer_streams(qwenchat: Program) -> None:
+    qwenchat.replies({"answer": "first"}, {"delay": 60})
+    process = qwenchat.start("-p", "hi")
+    assert process.stdout is not None
+    assert process.stdout.read(5) == "first"
+    process.kill()
+    process.communicate()
+
+
+EVIL = "\x1b]52;c;ZXZpbA==\x07 \x9b31m \u202e"
+
+
+def test_a_pipe_gets_the_answer_as_it_is(qwenchat: Program) -> None:
+    qwenchat.replies({"answer": EVIL})
+    assert qwenchat("-p", "hi").stdout == EVIL + "\n"
+
+
+def test_a_terminal_gets_nothing_that_it_would_obey(qwenchat: Program) -> None:
+    half = len(EVIL) // 2
+    qwenchat.replies(
+        {"progress": [1, 2, 0]}, {"thinking": "hm"}, {"notice": EVIL}, {"answer": EVIL[:half]}, {"answer": EVIL[half:]}
+    )
+    leader, follower = pty.openpty()
+    process = qwenchat.start("-p", "hi", stdout=follower, stderr=follower)
+    os.close(follower)
+    shown = b""
+    with closing(os.fdopen(leader, "rb", buffering=0)) as terminal:
+        try:
+            while piece := terminal.read(1024):
+                shown += piece
+        except OSError:  # how a terminal ends
+            pass
+    assert process.wait(SECONDS) == 0
+    text = shown.decode().replace("\r\x1b[K", "")  # the line of the state, which is ours
+    assert "ZXZpbA==" in text
+    assert not {"\x1b", "\x9b", "\x07", "\u202e"} & set(text)
+
+
+def test_an_encoding_without_the_characters_replaces_them(qwenchat: Program) -> None:
+    qwenchat.environment["PYTHONIOENCODING"] = "ascii"
+    qwenchat.replies({"answer": "a世\ud83d b"})
+    result = qwenchat("-p", "hi")
+    assert (result.returncode, result.stdout) == (0, "a?? b\n")
+
+
+def test_a_reader_that_leaves_ends_it_quietly(qwenchat: Program) -> None:
+    qwenchat.replies({"answer": "line\n"}, {"answer": "more\n", "repeat": 10_000, "delay": 0.001})
+    process = qwenchat.start("-p", "hi", "--conversation", "work")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "line\n"
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(SECONDS) == 128 + signal.SIGPIPE
+    reply = qwenchat.thread("work")[-1]
+    assert reply.content.startswith("line\n")
+    assert reply.status == "cancelled"
+
+
+def test_a_closed_stdout_is_no_traceback(qwenchat: Program) -> None:
+    process = qwenchat.start("-p", "hi", preexec_fn=lambda: os.close(1))
+    _, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, err) == (0, "")
+
+
+# Conversations
+
+
+def test_a_named_conversation_begins_and_goes_on(qwenchat: Program) -> None:
+    assert qwenchat("-p", "one", "--conversation", "work", "--system", "be brief").returncode == 0
+    assert [(n.role, n.content, n.thought, n.status) for n in qwenchat.thread("work")] == [
+        ("system", "be brief", "", "complete"),
+        ("user", "one", "", "complete"),
+        ("assistant", "Hello from the fake worker.", "The user says hello. ", "complete"),
+    ]
+    result = qwenchat("-p", "two", "--conversation", "work", "--json")
+    assert json.loads(result.stdout)["conversation"] == "work"
+    assert qwenchat.request()["messages"] == [
+        {"role": "system", "content": "be brief", "thought": ""},
+        {"role": "user", "content": "one", "thought": ""},
+        {"role": "assistant", "content": "Hello from the fake worker.", "thought": "The user says hello. "},
+        {"role": "user", "content": "two", "thought": ""},
+    ]
+    stored = qwenchat.thread("work")
+    assert len(stored) == 5
+    assert stored[-1].meta["reason"] == "stop"
+    assert stored[-1].meta["stats"]["generated_tokens"] == 4
+
+
+def test_another_system_prompt_replaces_that_of_the_conversation(qwenchat: Program) -> None:
+    qwenchat("-p", "one", "--conversation", "work", "--system", "be brief")
+    qwenchat("-p", "two", "--conversation", "work", "--system", "be long")
+    sent = [(message["role"], message["content"]) for message in qwenchat.request()["messages"]]
+    assert (sent[0], sent[-1]) == (("system", "be long"), ("user", "two"))
+    assert len(sent) == 4
+
+
+def test_the_system_prompt_of_the_settings_is_for_new_conversations(qwenchat: Program) -> None:
+    qwenchat("-p", "one", "--conversation", "work")
+    (qwenchat.folder / "home" / "settings.toml").write_text('system = "saved"\n')
+    qwenchat("-p", "two", "--conversation", "work")
+    assert [message["role"] for message in qwenchat.request()["messages"]] == ["user", "assistant", "user"]
+    qwenchat("-p", "one", "--conversation", "other")
+    assert qwenchat.request()["messages"][0]["content"] == "saved"
+
+
+@pytest.mark.parametrize("key", [[], ["work"]], ids=["latest", "named"])
+def test_resume_goes_on_with_a_saved_conversation(qwenchat: Program, key: list[str]) -> None:
+    qwenchat("-p", "one", "--conversation", "work")
+    result = qwenchat("-p", "two", "--resume", *key)
+    assert result.returncode == 0
+    assert [node.content for node in qwenchat.thread("work")][::2] == ["one", "two"]
+
+
+def test_resume_without_a_conversation_begins_one(qwenchat: Program) -> None:
+    result = qwenchat("-p", "one", "--resume", "--json")
+    assert "this is a new one" in result.stderr
+    assert len(json.loads(result.stdout)["conversation"]) == 32
+
+
+# Interruptions
+
+
+def started(qwenchat: Program, *words: str) -> subprocess.Popen[Any]:
+    """The program, in the middle of its answer, which goes on for a minute."""
+    qwenchat.replies({"thinking": "hm"}, {"answer": "begun"}, {"delay": 60})
+    process = qwenchat.start("-p", "hi", "--conversation", "work", *words)
+    assert process.stdout is not None
+    if not words:
+        assert process.stdout.read(5) == "begun"
+    return process
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_stops_the_reply_and_keeps_its_beginning(qwenchat: Program, number: int, code: int) -> None:
+    process = started(qwenchat)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, out, err) == (code, "\n", "qwenchat: Stopped.\n")
+    reply = qwenchat.thread("work")[-1]
+    assert (reply.content, reply.thought, reply.status) == ("begun", "hm", "cancelled")
+
+
+def test_a_stopped_reply_is_an_object_with_json(qwenchat: Program) -> None:
+    process = started(qwenchat, "--json")
+    wait_for(lambda: (qwenchat.folder / "received").read_text().count("\n") == 2)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert json.loads(out)["finish_reason"] == "cancelled"
+
+
+def test_a_second_signal_does_not_wait_for_the_engine(qwenchat: Program) -> None:
+    qwenchat.replies({"answer": "begun"}, {"delay": 60, "deaf": True})
+    process = qwenchat.start("-p", "hi", "--conversation", "work")
+    assert process.stdout is not None
+    assert process.stdout.read(5) == "begun"
+    process.send_signal(signal.SIGINT)
+    wait_for(lambda: '"Cancel"' in (qwenchat.folder / "received").read_text())
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, err) == (130, "")
+    assert qwenchat.thread("work")[-1].content == "begun"
+
+
+def test_a_signal_while_loading_ends_it(qwenchat: Program) -> None:
+    qwenchat.script = {"load": [{"delay": 60}]}
+    process = qwenchat.start("-p", "hi", "--conversation", "work")
+    wait_for((qwenchat.folder / "received").exists)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_killed_in_the_middle_the_prompt_and_the_answer_so_far_are_kept(qwenchat: Program) -> None:
+    process = started(qwenchat)
+    wait_for(lambda: qwenchat.thread("work")[-1].content != "")
+    process.kill()
+    process.communicate()
+    prompt, reply = qwenchat.thread("work")
+    assert prompt.content == "hi"
+    assert (reply.content, reply.thought, reply.status) == ("begun", "hm", "partial")
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    """Something another process does, which tells nobody."""
+    end = time.monotonic() + SECONDS
+    while True:
+        try:
+            if condition():
+                return
+        except (FileNotFoundError, AssertionError):
+            pass
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+# What is not loaded
+
+
+def test_one_answer_needs_neither_the_screen_nor_the_tensors(qwenchat: Program) -> None:
+    code = (
+        "import sys; from chatapp.__main__ import main; assert main(sys.argv[1:]) == 0;"
+        "print(sorted({'textual', 'rich', 'torch', 'numpy', 'gguf', 'kernels'} & set(sys.modules)))"
+    )
+    qwenchat.start().communicate()  # writes the script
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(qwenchat.folder / "q.gguf"), "-p", "hi"],
+        env=qwenchat.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert (result.stderr, result.stdout) == ("", "Hello from the fake worker.\n[]\n")
+
+
+def test_the_chat_needs_no_tensors() -> None:
+    code = "import sys, chatapp.app; print(sorted({'torch', 'numpy', 'gguf', 'kernels', 'triton'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
