@@ -172,10 +172,10 @@ class LocalBackend:
         try:
             event = protocol.decode_event(line)
         except ProtocolError as error:
-            self._log.write(str(error))
+            self._log.note(str(error))
             return
         if isinstance(event, Failed) and event.detail:
-            self._log.write(event.detail)
+            self._log.note(f"{event.message}\n{event.detail}")
         match event:
             case PromptProgress(request_id=key) | Delta(request_id=key):
                 if request := self._requests.get(key):
@@ -215,7 +215,7 @@ class LocalBackend:
 
     def _give_up(self, request: _Request) -> None:
         if request in self._requests.values() and self._worker is not None:
-            self._log.write("A cancelled request did not end: the worker is killed.")
+            self._log.note("A cancelled request did not end: the worker is killed.")
             self._worker.kill()
 
     def _fail_all(self, sentence: str) -> bool:
@@ -235,7 +235,7 @@ class LocalBackend:
         if self._closed:
             return
         sentence = exit_.sentence()
-        self._log.write(sentence)
+        self._log.note(sentence)
         told = "" if self._fail_all(sentence) else sentence + " "
         self._deaths += 1
         if self._loaded is None:

@@ -17,8 +17,12 @@ class Log:
         self._path = path
         self._limit = limit
 
+    def note(self, sentence: str) -> None:
+        """Append a line of our own, with its time."""
+        self.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} chat: {sentence}")
+
     def write(self, text: str) -> None:
-        """Append `text` as one or more lines, the first with the time before it."""
+        """Append `text` as one or more lines."""
         if self._path is None or not text.strip():
             return
         try:
@@ -26,6 +30,6 @@ class Log:
             if self._path.exists() and self._path.stat().st_size > self._limit:
                 self._path.replace(self._path.with_name(self._path.name + ".1"))
             with self._path.open("a", encoding="utf-8", errors="replace") as file:
-                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n")
+                file.write(text.rstrip("\n") + "\n")
         except OSError:
             self._path = None
