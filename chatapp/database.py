@@ -87,9 +87,9 @@ def explained(path: Path) -> Iterator[None]:
             sqlite3.SQLITE_LOCKED: "another program keeps it locked",
             sqlite3.SQLITE_FULL: "the disk is full",
             sqlite3.SQLITE_READONLY: "it may not be written",
-            sqlite3.SQLITE_CANTOPEN: "it cannot be opened; may the folder be written?",
-            sqlite3.SQLITE_CORRUPT: "it is damaged; restart qwenchat to set it aside",
-            sqlite3.SQLITE_NOTADB: "it is damaged; restart qwenchat to set it aside",
+            sqlite3.SQLITE_CANTOPEN: "it cannot be opened, or its folder may not be written",
+            sqlite3.SQLITE_CORRUPT: "a part of it is damaged",
+            sqlite3.SQLITE_NOTADB: "a part of it is damaged",
         }
         raise StoreError(f"The conversations file {path} cannot be used: {reasons.get(code, error)}.") from error
 
