@@ -175,6 +175,8 @@ class _Reply:
             cached_tokens=self.prompt.cached,
             prefilled_tokens=self.prompt.done - self.prompt.cached,
             generated_tokens=self.generated,
+            drafted=done.drafted,
+            accepted=done.accepted,
             ttft_ms=None if first is None else 1000 * (first - self.started),
             decode_tok_per_s=steps / (last - first) if first is not None and steps > 0 and last > first else None,
             thinking_tokens=self.thinking_tokens,
