@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.op import Column, OpTable
-from runtime.gguf import GGUFError, GGUFFile
+from runtime.gguf import GGUFFile
 from runtime.models.config import ModelConfig, ModelError
 from runtime.models.qwen35 import Qwen35
 from runtime.weights import Weights
@@ -46,6 +46,12 @@ def load_model(
         gguf.close()
         raise
     return LoadedModel(model, gguf, notices + weights.warnings)
+
+
+def check_model(path: Path | str) -> None:
+    """Raises what `load_model` would raise for a file that is no model of the family, without reading weights."""
+    with GGUFFile.open(Path(path)) as gguf:
+        _describe(gguf)
 
 
 def _describe(gguf: GGUFFile) -> tuple[ModelConfig, list[str]]:
@@ -94,6 +100,3 @@ def _fits_unpacked(gguf: GGUFFile) -> bool:
     except (ValueError, OSError):  # not on macOS
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     return weights < free // 2
-
-
-__all__ = ["REGISTRY", "GGUFError", "LoadedModel", "ModelError", "load_model"]
