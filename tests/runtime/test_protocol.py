@@ -46,6 +46,7 @@ EVENTS = [
     Notice("n"),
     PromptProgress("r", 1, 2, 0),
     Delta("r", "thinking", "text\n", 3),
+    Delta("r", "answer", "a draft", 3, drafted=((0, 1), (2, 7))),
     Finished("r", "budget", Stats(ttft_ms=1.5, decode_tok_per_s=None), thought_closed=False),
     Failed("m", "context", "d", "r"),
     Settled("c", 5),

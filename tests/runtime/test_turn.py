@@ -25,6 +25,7 @@ class ScriptedEngine:
 
     ids: list[int]
     reason: str = "stop"
+    drafted: frozenset[int] = frozenset()  # places in `ids`
     context_length: int = 1000
     requests: list[Request] = field(default_factory=list)
     settled: list[tuple[int, ...]] = field(default_factory=list)
@@ -33,7 +34,7 @@ class ScriptedEngine:
         self.requests.append(request)
         yield Prefilled(4, len(request.prompt), 4)
         yield Prefilled(len(request.prompt), len(request.prompt), 4)
-        yield from map(NewToken, self.ids)
+        yield from (NewToken(id, drafted=place in self.drafted) for place, id in enumerate(self.ids))
         yield Done(self.reason)  # type: ignore[arg-type]
 
     def settle(
@@ -194,6 +195,17 @@ class TestFigures:
         found = events(ScriptedEngine(ids("hello world", IM_END)))
         counted = sum(event.n_tokens for event in found if isinstance(event, Delta))
         assert counted == end(found).stats.generated_tokens
+
+    def test_accepted_drafts_are_marked_in_the_text(self) -> None:
+        reply = ids("hello", " w", "orld", " ", IM_END)
+        engine = ScriptedEngine(reply, drafted=frozenset({1, 2, 4}))
+        command = Generate("r", "c", (Message("user", "x"),), thinking=False)
+        found = [
+            event for event in chat(engine).generate(command, lambda: False, lambda: 1.0) if isinstance(event, Delta)
+        ]
+        marked = "".join(delta.text[start:end] for delta in found for start, end in delta.drafted)
+        assert "".join(delta.text for delta in found) == "hello world"
+        assert marked == "".join(TOKENIZER.decode([reply[place]]) for place in (1, 2, 4))
 
     def test_tokens_close_together_come_in_one_delta(self) -> None:
         engine = ScriptedEngine(ids("hello world hello world", IM_END))
