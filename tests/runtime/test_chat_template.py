@@ -257,11 +257,21 @@ class TestForgery:
         assert "a\ufffdb" in template.render([user("a\udc80b")], thinking=True).text
 
     @pytest.mark.parametrize(
-        "cut", ["content[:3]", "content[3:]", "content[3]", "content[-1:] ~ messages[0].content", "content[:-1]"]
+        "cut",
+        [
+            "m[0].content[:3]",
+            "m[0].content[3:]",
+            "m[0].content[3]",
+            "m[0].content[:-1]",
+            "m[0].content[-1:] ~ m[0].content",
+            "m[0].content ~ m[0].content[-1:]",
+            "m[0].content[:8] ~ m[1].content[-1:] * 8",
+        ],
     )
     def test_a_template_that_cuts_messages_is_refused(self, cut: str) -> None:
+        template = ChatTemplate("{% set m = messages %}{{ " + cut + " }}", SMALL)
         with pytest.raises(TemplateError, match="cuts messages apart"):
-            ChatTemplate("{{ messages[0]." + cut + " }}", SMALL).render([user("hello")], thinking=True)
+            template.render([user("hello"), assistant("hello")], thinking=True)
 
 
 class TestOrder:
