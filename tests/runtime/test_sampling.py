@@ -71,6 +71,10 @@ class TestDistribution:
     def test_a_temperature_near_zero_is_greedy_and_finite(self, temperature: float) -> None:
         assert distribution(SamplingParams(temperature=temperature)).tolist() == [1.0] + [0.0] * 9
 
+    def test_min_p_is_of_the_probabilities_after_the_temperature(self) -> None:
+        found = distribution(SamplingParams(temperature=0.5, min_p=0.2), of_weights(1, 2, 3))  # 1 : 4 : 9
+        assert found.tolist() == pytest.approx([0, 4 / 13, 9 / 13])
+
     def test_top_k_keeps_ties_with_the_last(self) -> None:
         found = distribution(SamplingParams(top_k=2), of_weights(1, 2, 4, 2))
         assert found.tolist() == pytest.approx([0, 0.25, 0.5, 0.25])
@@ -85,8 +89,8 @@ class TestDistribution:
             assert set(found.nonzero().flatten().tolist()) == kept, top_p
 
     def test_top_p_takes_the_lower_of_equal_ids(self) -> None:
-        found = distribution(SamplingParams(top_p=0.5), of_weights(1, 1, 1, 1))
-        assert found.tolist() == [0.5, 0.5, 0, 0]
+        found = distribution(SamplingParams(top_p=0.5), torch.zeros(1024))
+        assert found.tolist() == [1 / 512] * 512 + [0] * 512
 
     def test_top_p_is_of_what_min_p_and_top_k_leave(self) -> None:
         # The first two are 0.58 of all, but 0.67 of what min-p leaves: sigmoid(0.5) and the rest.
@@ -165,6 +169,11 @@ class TestPenalties:
         sampler.accept(0)
         found = sampler.probabilities(torch.tensor([1.0, 0.0]))
         assert found.tolist() == pytest.approx(torch.tensor([-1.0, 0.0]).softmax(0).tolist())  # 1/2 − 1.5
+
+    def test_presence_leaves_the_prompt_alone_when_both_are_on(self) -> None:
+        sampler = Sampler(SamplingParams(repetition_penalty=2, presence_penalty=1), prompt_ids=(0,), vocab_size=2)
+        found = sampler.probabilities(torch.tensor([2.0, 0.0]))
+        assert found.tolist() == pytest.approx(torch.tensor([1.0, 0.0]).softmax(0).tolist())
 
     def test_drafted_tokens_count_for_one_call_only(self) -> None:
         sampler = Sampler(SamplingParams(presence_penalty=1), (), 3)
