@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -43,12 +45,12 @@ class QwenChat(App[None]):
     ) -> None:
         super().__init__()
         self._backend = backend
-        self._theme_notices: list[str] = []
         for theme in load_themes():
             self.register_theme(theme)
         wanted = options.theme or settings.theme
         if wanted is not None and wanted not in self.available_themes:
-            self._theme_notices.append(f"There is no theme {wanted!r}: /theme shows those there are.")
+            notice = f"There is no theme {wanted!r}: /theme shows those there are."
+            options = replace(options, notices=(*options.notices, notice))
             wanted = None
         self.theme = wanted or DEFAULT
         self.chat = ChatScreen(backend, store, options, clock)
@@ -57,11 +59,10 @@ class QwenChat(App[None]):
         return self.chat
 
     def on_mount(self) -> None:
+        self.call_after_refresh(self.run_worker, _warm_up, thread=True, exit_on_error=False)
         if not self.is_headless:
             # What is here now stays until the end: a collection that walks through it stops the drawing for a while.
             self.call_after_refresh(gc.freeze)
-        for notice in self._theme_notices:
-            self.chat.say(notice, "warning")
 
     async def on_unmount(self) -> None:
         await self._backend.close()
@@ -84,3 +85,9 @@ class QwenChat(App[None]):
             self.open_url(address)
         else:
             self.chat.copy(address)
+
+
+def _warm_up() -> None:
+    """Import what the first reply needs, beside the drawing."""
+    importlib.import_module("chatapp.parse")
+    importlib.import_module("chatapp.highlight")

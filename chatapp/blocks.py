@@ -77,7 +77,7 @@ class PageBlock(MarkdownView, Block):
         return PageBlock(self.markdown)
 
 
-class ReplyBlock(PlainContainer, Vertical, Block):
+class ReplyBlock(Vertical, PlainContainer, Block):
     """A reply: as it comes, through `prefill`, `feed` and `finish`; or of the past, when made with an `ending`.
 
     What comes is drawn every FRAME seconds at most.

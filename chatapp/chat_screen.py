@@ -46,10 +46,8 @@ HINTS = 6
 """Commands shown while one is typed."""
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(Screen[None], PlainContainer):
     """Implements `commands.Chat` and `turns.View`."""
-
-    BLANK = True
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "Copy, stop, clear or quit", id="chat.interrupt", priority=True, show=False),
@@ -187,6 +185,8 @@ class ChatScreen(Screen[None]):
     def action_page(self, direction: int) -> None:
         if direction < 0:
             self.transcript.scroll_page_up(animate=False)
+        elif self.transcript.at_end:
+            self.transcript.follow()
         else:
             self.transcript.scroll_page_down(animate=False)
 
@@ -383,7 +383,7 @@ class ChatScreen(Screen[None]):
         self._show_jump()
 
 
-class Stage(PlainContainer, Container):
+class Stage(Container, PlainContainer):
     pass
 
 

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from markdown_it import MarkdownIt
-from markdown_it.rules_core import StateCore
-from markdown_it.token import Token
-from markdown_it.tree import SyntaxTreeNode
 from rich.cells import cell_len
 
 from chatapp.rows import BLANK, Row, Span, break_rows, indent
 from chatapp.table import Align, table
 from chatapp.wrap import fold
 
-TAB_SIZE = 4
-INLINE_LIMIT = 4_000
-"""A paragraph with more characters is shown as it is: parsing its marks takes time that can grow with the square."""
+if TYPE_CHECKING:
+    from markdown_it.token import Token
+    from markdown_it.tree import SyntaxTreeNode
 
+TAB_SIZE = 4
 _BULLETS = ("•", "◦", "▪")
 
 
 def render(source: str, width: int) -> list[Row]:
     """The rows of a piece of Markdown, none wider than `width` cells. HTML is shown as text."""
-    tree = SyntaxTreeNode(_parser().parse(source.expandtabs(TAB_SIZE)))
-    return _blocks(tree.children, max(width, 1), 0)
+    from chatapp.parse import parse  # the first paint needs no parser
+
+    return _blocks(parse(source.expandtabs(TAB_SIZE)).children, max(width, 1), 0)
 
 
 def plain(source: str, width: int) -> list[Row]:
@@ -51,28 +49,6 @@ def fence_top(language: str, width: int) -> Row:
 
 
 FENCE_BOTTOM = Row(skip=None, fill="fence")
-
-
-@functools.cache
-def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    parser.core.ruler.at("inline", _inline)
-    return parser
-
-
-def _inline(state: StateCore) -> None:
-    """The parser's own rule, but for paragraphs that are too long for it."""
-    for token in state.tokens:
-        if token.type != "inline":
-            continue
-        token.children = []
-        if len(token.content) <= INLINE_LIMIT:
-            state.md.inline.parse(token.content, state.md, state.env, token.children)
-            continue
-        for number, line in enumerate(token.content.split("\n")):
-            if number:
-                token.children.append(Token("softbreak", "br", 0))
-            token.children.append(Token("text", "", 0, content=line))
 
 
 def _blocks(nodes: Sequence[SyntaxTreeNode], width: int, depth: int, tight: bool = False) -> list[Row]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from textual.geometry import Size
+from textual.color import Color
+from textual.geometry import Region, Size
 from textual.reactive import Reactive
+from textual.strip import Strip
 from textual.widget import Widget
 
 
@@ -16,4 +18,8 @@ class LaidOutOnce(Widget):
 class PlainContainer(LaidOutOnce):
     """A container that draws nothing but its ground: no border, no title."""
 
-    BLANK = True
+    def render_lines(self, crop: Region) -> list[Strip]:
+        strip = Strip.blank(crop.width, self.visual_style.rich_style)
+        for line_filter in self.get_line_filters():
+            strip = strip.apply_filter(line_filter, self.visual_style.background or Color.parse("black"))
+        return [strip] * crop.height

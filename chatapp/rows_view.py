@@ -51,11 +51,12 @@ class RowsView(LaidOutOnce):
         """Redraw from row `first` on; `before` is the number of rows there were."""
         for number in [number for number in self._strips if number >= first]:
             del self._strips[number]
-        rows = len(self.lay_out(self.size.width)) if self.size.width else 0
-        if rows != before:
+        width = self.size.width
+        rows = len(self.lay_out(width)) if width else 0
+        if not width or rows != before:
             self.refresh(layout=True)
         elif first < rows:
-            self.refresh(Region(0, first, self.size.width, rows - first))
+            self.refresh(Region(0, first, width, rows - first))
 
     def render_line(self, y: int) -> Strip:
         strip = self._strips.get(y)

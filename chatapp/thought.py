@@ -22,7 +22,7 @@ TAIL_ROWS = 3
 _TAIL_CHARACTERS = 900
 
 
-class ThoughtView(PlainContainer, Vertical):
+class ThoughtView(Vertical, PlainContainer):
     """One line while folded; a running thought also shows its last few rows."""
 
     def __init__(self, text: str = "") -> None:

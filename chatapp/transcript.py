@@ -22,7 +22,7 @@ MOST = 60
 PAGE = 20
 
 
-class Transcript(PlainContainer, VerticalScroll):
+class Transcript(VerticalScroll, PlainContainer):
     """Follows the end until the user scrolls up, and again once the end is reached."""
 
     class Moved(Message):

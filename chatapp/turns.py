@@ -91,7 +91,7 @@ class Turns:
         self._options = options
         self._view = view
         self._clock = clock
-        self._save_every = save_every
+        self.save_every = save_every
         self._jobs: deque[_Open | _Ask | _Retry] = deque()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -180,6 +180,7 @@ class Turns:
                     self._request = None
                     self._stopping = False
                     self._idle.set()
+                    self._view.turns_changed()
 
     def _next(self) -> _Open | _Ask | _Retry | None:
         """The next job; what needs a model waits for one."""
@@ -328,7 +329,7 @@ class Turns:
         """Store what there is, about every second."""
         saved = ("", "")
         while True:
-            await asyncio.sleep(self._save_every)
+            await asyncio.sleep(self.save_every)
             now = (reply.answer, reply.thought)
             if now == saved:
                 continue

@@ -20,7 +20,7 @@ _KEYS = (
 )
 
 
-class Welcome(PlainContainer, Vertical, Block):
+class Welcome(Vertical, PlainContainer, Block):
     def __init__(self, has_model: bool) -> None:
         super().__init__(classes="block")
         self._has_model = has_model

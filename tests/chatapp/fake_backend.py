@@ -160,6 +160,8 @@ class FakeBackend:
     @staticmethod
     async def _first(*signals: asyncio.Event) -> None:
         waits = [asyncio.ensure_future(signal.wait()) for signal in signals]
-        _, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in pending:
-            wait.cancel()
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()

@@ -1,0 +1,625 @@
+"""The chat from the user's side: messages, replies, thoughts, stops and faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_backend import MODEL, FakeBackend, Gate, end, prefill, say, think
+from harness import Clock, running
+
+from chatapp.composer import Composer
+from chatapp.options import ChatOptions
+from chatapp.store import Store
+from chatapp.thought import ThoughtHead, ThoughtView
+from runtime.protocol import Failed, LoadProgress, Message, Notice, Ready, Sampling
+
+
+async def test_a_message_is_answered_and_stored(tmp_path: Path) -> None:
+    backend = FakeBackend([say("Hello "), say("**you**."), end()])
+    async with running(backend, tmp_path) as chat:
+        await chat.write("hi there")
+        await chat.pilot.press("enter")
+        await chat.idle()
+        assert "hi there" in chat.text()
+        assert "Hello you." in chat.text()
+        assert [(node.role, node.content, node.status) for node in chat.thread()] == [
+            ("user", "hi there", "complete"),
+            ("assistant", "Hello **you**.", "complete"),
+        ]
+    assert backend.closed
+
+
+async def test_the_whole_conversation_is_sent_with_the_options(tmp_path: Path) -> None:
+    backend = FakeBackend([think("hm"), say("one")], [say("two")])
+    sampling = Sampling(temperature=0.5, seed=7)
+    options = ChatOptions(
+        model=MODEL.path, system="Be brief.", sampling=sampling, thinking_budget=64, preserve_thinking=True
+    )
+    async with running(backend, tmp_path, options) as chat:
+        await chat.ask("first")
+        await chat.ask("second")
+    first, second = backend.requests
+    assert first.messages == (Message("system", "Be brief."), Message("user", "first"))
+    assert second.messages == (*first.messages, Message("assistant", "one", "hm"), Message("user", "second"))
+    assert first.conversation_id == second.conversation_id
+    assert (second.sampling, second.thinking_budget, second.preserve_thinking) == (sampling, 64, True)
+
+
+async def test_the_prompt_is_stored_before_anything_is_generated(tmp_path: Path) -> None:
+    gate = Gate()
+    async with running(FakeBackend([gate, say("x")]), tmp_path) as chat:
+        await chat.send("remember me")
+        await gate.reached.wait()
+        assert [(node.content, node.status) for node in chat.thread()] == [("remember me", "complete"), ("", "partial")]
+        gate.open()
+        await chat.idle()
+
+
+async def test_the_partial_answer_is_stored_while_it_comes(tmp_path: Path) -> None:
+    gate = Gate()
+    async with running(FakeBackend([think("why"), say("half of "), gate, say("it")]), tmp_path) as chat:
+        chat.screen.turns.save_every = 0.01
+        await chat.send("go")
+        await gate.reached.wait()
+        await chat.until(lambda: chat.thread()[-1].content)
+        stored = chat.thread()[-1]
+        assert (stored.content, stored.thought, stored.status) == ("half of ", "why", "partial")
+        gate.open()
+        await chat.idle()
+        assert chat.thread()[-1].content == "half of it"
+
+
+async def test_a_prompt_from_the_command_line_is_sent_once_the_model_is_open(tmp_path: Path) -> None:
+    backend = FakeBackend([say("answer")])
+    async with running(backend, tmp_path, ChatOptions(model=MODEL.path, prompt="from outside")) as chat:
+        await chat.until(lambda: "answer" in chat.text())
+    assert backend.requests[0].messages == (Message("user", "from outside"),)
+
+
+class TestThought:
+    async def test_it_is_folded_apart_from_the_answer(self, tmp_path: Path) -> None:
+        backend = FakeBackend(
+            [think("secret plan", 5), say("the answer"), end(thinking_ms=12_000.0, thinking_tokens=840)]
+        )
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            assert "▸ thought 12 s · 840 tokens" in chat.text()
+            assert "secret plan" not in chat.text()
+            assert (chat.thread()[-1].content, chat.thread()[-1].thought) == ("the answer", "secret plan")
+
+    async def test_a_running_thought_tells_its_time_and_tokens_and_shows_its_end(self, tmp_path: Path) -> None:
+        clock, gate = Clock(), Gate()
+        backend = FakeBackend([think("word " * 300, 300), gate, think("the newest idea", 40), Gate(), say("x")])
+        async with running(backend, tmp_path, clock=clock) as chat:
+            await chat.send("q")
+            await chat.until(lambda: "thinking…" in chat.text())
+            clock.now += 12
+            gate.open()
+            await chat.until(lambda: "thinking… 12 s · 340 tokens" in chat.text())
+            await chat.until(lambda: "the newest idea" in chat.text())
+            assert sum("word" in line for line in chat.lines()) <= 3
+            await chat.pilot.press("escape")
+            await chat.idle()
+
+    async def test_enter_and_click_unfold_it(self, tmp_path: Path) -> None:
+        async with running(FakeBackend([think("secret **plan**"), say("answer")]), tmp_path) as chat:
+            await chat.ask("q")
+            chat.screen.query_one(ThoughtHead).focus()
+            await chat.pilot.press("enter")
+            await chat.pilot.pause()
+            assert "▾ thought" in chat.text()
+            assert "secret plan" in chat.text()
+            await chat.pilot.click(ThoughtHead)
+            await chat.pilot.pause()
+            assert "secret plan" not in chat.text()
+
+    async def test_an_unfolded_thought_goes_on_growing(self, tmp_path: Path) -> None:
+        gate, second = Gate(), Gate()
+        async with running(FakeBackend([think("begin "), gate, think("middle"), second, say("x")]), tmp_path) as chat:
+            await chat.send("q")
+            await chat.until(lambda: chat.screen.query(ThoughtView))
+            await chat.screen.query_one(ThoughtView).toggle()
+            gate.open()
+            await chat.until(lambda: "begin middle" in chat.text())
+            second.open()
+            await chat.idle()
+            assert "begin middle" in chat.text()
+
+    async def test_stopped_inside_it_the_answer_is_empty_and_the_thought_unfinished(self, tmp_path: Path) -> None:
+        gate = Gate()
+        async with running(FakeBackend([think("half a thou"), gate, say("never")]), tmp_path) as chat:
+            await chat.send("q")
+            await gate.reached.wait()
+            await chat.until(lambda: "thinking…" in chat.text())
+            await chat.pilot.press("escape")
+            await chat.idle()
+            assert "stopped while thinking" in chat.text()
+            node = chat.thread()[-1]
+            assert (node.content, node.thought, node.status, node.thought_closed) == (
+                "",
+                "half a thou",
+                "cancelled",
+                False,
+            )
+
+    async def test_a_reply_of_nothing_is_told(self, tmp_path: Path) -> None:
+        async with running(FakeBackend([end()]), tmp_path) as chat:
+            await chat.ask("q")
+            assert "without a word" in chat.text()
+
+    async def test_a_budget_that_closed_it_is_told(self, tmp_path: Path) -> None:
+        async with running(FakeBackend([think("long"), say("answer"), end("budget")]), tmp_path) as chat:
+            await chat.ask("q")
+            assert "budget" in chat.text()
+
+    @pytest.mark.parametrize(("command", "wanted"), [("/think off", False), ("/think on", True)])
+    async def test_the_command_turns_it_on_and_off(self, command: str, wanted: bool, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            await chat.send(command)
+            await chat.pilot.pause()
+            await chat.ask("q")
+            assert backend.requests[0].thinking is wanted
+            assert f"thinking {'on' if wanted else 'off'}" in chat.status()
+
+    async def test_the_key_toggles_what_the_model_does_by_itself(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            assert backend.requests[0].thinking is None
+            assert "thinking on" in chat.status()
+            await chat.pilot.press("ctrl+t")
+            await chat.ask("q")
+            assert backend.requests[1].thinking is False
+            assert "thinking off" in chat.status()
+
+
+class TestStopping:
+    @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
+    async def test_a_key_stops_and_keeps_what_came(self, key: str, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = FakeBackend([say("partial answer"), gate, say("never")])
+        async with running(backend, tmp_path) as chat:
+            await chat.send("q")
+            await gate.reached.wait()
+            await chat.pilot.press(key)
+            await chat.idle()
+            assert backend.cancelled == [backend.requests[0].request_id]
+            assert "partial answer" in chat.text()
+            assert "stopped" in chat.status()
+            assert (chat.thread()[-1].content, chat.thread()[-1].status) == ("partial answer", "cancelled")
+
+    async def test_the_command_stops(self, tmp_path: Path) -> None:
+        gate = Gate()
+        async with running(FakeBackend([gate, say("never")]), tmp_path) as chat:
+            await chat.send("q")
+            await gate.reached.wait()
+            await chat.send("/stop")
+            await chat.idle()
+            assert chat.thread()[-1].status == "cancelled"
+
+    async def test_leaving_keeps_what_came(self, tmp_path: Path) -> None:
+        gate = Gate()
+        async with running(FakeBackend([say("partial"), gate]), tmp_path) as chat:
+            await chat.send("q")
+            await gate.reached.wait()
+            await chat.send("/quit")
+            await chat.until(lambda: not chat.app.is_running)
+            assert (chat.thread()[-1].content, chat.thread()[-1].status) == ("partial", "cancelled")
+
+
+class TestInterrupt:
+    """Ctrl+C: copy, else stop, else clear, else quit at the second press (CASES 44)."""
+
+    async def test_a_selection_in_the_composer_is_copied(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.write("take this")
+            chat.screen.composer.select_all()
+            await chat.pilot.press("ctrl+c")
+            assert chat.app.clipboard == "take this"
+            assert chat.screen.composer.text == "take this"
+
+    async def test_a_selection_in_the_transcript_is_copied_and_the_reply_goes_on(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = FakeBackend([say("one two"), gate, say(" three")])
+        async with running(backend, tmp_path) as chat:
+            await chat.send("q")
+            await chat.until(lambda: "one two" in chat.text())
+            y = next(number for number, line in enumerate(chat.lines()) if "one two" in line)
+            x = chat.lines()[y].index("one two")
+            await chat.pilot.mouse_down(offset=(x, y))
+            await chat.pilot.hover(offset=(x + 3, y))
+            await chat.pilot.mouse_up(offset=(x + 3, y))
+            await chat.pilot.press("ctrl+c")
+            assert chat.app.clipboard.startswith("one")
+            assert backend.cancelled == []
+            gate.open()
+            await chat.idle()
+
+    async def test_text_is_cleared_and_can_be_had_back(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.write("draft")
+            await chat.pilot.press("ctrl+c")
+            assert chat.screen.composer.text == ""
+            await chat.pilot.press("ctrl+z")
+            assert chat.screen.composer.text == "draft"
+
+    async def test_a_second_press_quits_but_not_a_late_one(self, tmp_path: Path) -> None:
+        clock = Clock()
+        async with running(FakeBackend(), tmp_path, clock=clock) as chat:
+            await chat.pilot.press("ctrl+c")
+            assert "Ctrl+C again quits" in chat.status()
+            clock.now += 10
+            await chat.pilot.press("ctrl+c")
+            assert chat.app.is_running
+            await chat.pilot.press("ctrl+c")
+            await chat.until(lambda: not chat.app.is_running)
+
+
+class TestWaiting:
+    async def test_messages_wait_while_the_model_loads_and_are_sent_in_order(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = FakeBackend(loading=[LoadProgress(45, 100, "weights"), gate, Ready(MODEL)])
+        async with running(backend, tmp_path, ChatOptions(model=MODEL.path)) as chat:
+            await gate.reached.wait()
+            await chat.send("first")
+            await chat.send("second")
+            await chat.pilot.pause()
+            assert "loading 45 %" in chat.status()
+            assert "queued  first" in chat.text()
+            assert backend.requests == []
+            gate.open()
+            await chat.until(lambda: len(backend.requests) == 2)
+            await chat.idle()
+            assert [request.messages[-1].content for request in backend.requests] == ["first", "second"]
+            assert "queued" not in chat.text()
+
+    async def test_they_wait_while_a_reply_runs_and_can_be_taken_back(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = FakeBackend([say("x"), gate])
+        async with running(backend, tmp_path) as chat:
+            await chat.send("now")
+            await gate.reached.wait()
+            await chat.send("later")
+            await chat.send("never")
+            await chat.until(lambda: "queued  never" in chat.text())
+            await chat.pilot.press("up")
+            assert chat.screen.composer.text == "never"
+            assert chat.screen.turns.waiting == ["later"]
+            gate.open()
+            await chat.idle()
+            assert [node.content for node in chat.thread() if node.role == "user"] == ["now", "later"]
+
+    async def test_a_click_takes_one_back(self, tmp_path: Path) -> None:
+        gate = Gate()
+        async with running(FakeBackend([gate]), tmp_path) as chat:
+            await chat.send("now")
+            await gate.reached.wait()
+            await chat.send("later")
+            await chat.until(lambda: "queued  later" in chat.text())
+            y = next(number for number, line in enumerate(chat.lines()) if "queued" in line)
+            await chat.pilot.click(offset=(12, y))
+            await chat.pilot.pause()
+            assert chat.screen.turns.waiting == []
+            assert chat.screen.composer.text == "later"
+            gate.open()
+            await chat.idle()
+
+
+class TestConversations:
+    async def test_a_new_one_begins_empty(self, tmp_path: Path) -> None:
+        backend = FakeBackend([say("one")], [say("two")])
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("first")
+            await chat.pilot.press("ctrl+n")
+            await chat.until(lambda: "first" not in chat.text())
+            await chat.ask("second")
+            assert backend.requests[1].messages == (Message("user", "second"),)
+            assert backend.requests[0].conversation_id != backend.requests[1].conversation_id
+            assert len(chat.store.conversations()) == 2
+
+    async def test_a_new_one_stops_the_reply_that_runs(self, tmp_path: Path) -> None:
+        gate = Gate()
+        async with running(FakeBackend([say("old"), gate]), tmp_path) as chat:
+            await chat.send("q")
+            await gate.reached.wait()
+            await chat.send("/new")
+            await chat.until(lambda: "old" not in chat.text())
+            assert chat.thread()[-1].status == "cancelled"
+
+    async def test_a_saved_one_is_shown_whole_and_goes_on(self, tmp_path: Path) -> None:
+        store = Store(tmp_path / "conversations.db")
+        saved = store.create(name="trip")
+        user = store.add(saved.id, None, "user", "where to?")
+        store.add(
+            saved.id,
+            user.id,
+            "assistant",
+            "To **Oslo**.",
+            "cold places",
+            meta={"reason": "stop", "stats": {"thinking_ms": 2000.0, "thinking_tokens": 9}},
+        )
+        store.close()
+        backend = FakeBackend([say("By train.")])
+        async with running(backend, tmp_path, ChatOptions(model=MODEL.path, conversation_id=saved.id)) as chat:
+            await chat.until(lambda: "To Oslo." in chat.text())
+            assert "where to?" in chat.text()
+            assert "thought 2.0 s · 9 tokens" in chat.text()
+            await chat.ask("how?")
+            assert backend.requests[0].messages == (
+                Message("user", "where to?"),
+                Message("assistant", "To **Oslo**.", "cold places"),
+                Message("user", "how?"),
+            )
+
+    async def test_the_list_is_narrowed_by_typing(self, tmp_path: Path) -> None:
+        store = Store(tmp_path / "conversations.db")
+        for title in ("apples", "pears", "plums"):
+            store.add(store.create().id, None, "user", f"about {title}")
+        store.close()
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.pilot.press("ctrl+r")
+            await chat.until(lambda: "about pears" in chat.text())
+            await chat.write("pear")
+            await chat.until(lambda: "about plums" not in chat.text())
+            await chat.pilot.press("enter")
+            await chat.until(lambda: chat.app.screen is chat.screen and "about pears" in chat.text())
+
+    async def test_escape_leaves_the_list(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.ask("first")
+            await chat.send("/resume")
+            await chat.until(lambda: chat.app.screen is not chat.screen)
+            await chat.pilot.press("escape")
+            await chat.until(lambda: chat.app.screen is chat.screen)
+            assert "first" in chat.text()
+
+    async def test_one_is_opened_by_its_name_and_an_unknown_name_is_told(self, tmp_path: Path) -> None:
+        store = Store(tmp_path / "conversations.db")
+        store.add(store.create(name="trip").id, None, "user", "where to?")
+        store.close()
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.send("/resume nothing")
+            await chat.until(lambda: "no saved conversation 'nothing'" in chat.text())
+            await chat.send("/resume trip")
+            await chat.until(lambda: "where to?" in chat.text())
+
+    async def test_a_reply_whose_writer_died_is_marked(self, tmp_path: Path) -> None:
+        store = Store(tmp_path / "conversations.db")
+        saved = store.create()
+        user = store.add(saved.id, None, "user", "q")
+        store.add(saved.id, user.id, "assistant", "half an ans", status="partial")
+        store.close()
+        async with running(FakeBackend(), tmp_path, ChatOptions(conversation_id=saved.id)) as chat:
+            await chat.until(lambda: "half an ans" in chat.text())
+            assert "unfinished" in chat.text()
+
+    async def test_another_reply_takes_the_place_of_the_last(self, tmp_path: Path) -> None:
+        backend = FakeBackend([say("first try")], [say("second try")])
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            await chat.send("/retry")
+            await chat.until(lambda: "second try" in chat.text())
+            await chat.idle()
+            assert "first try" not in chat.text()
+            assert backend.requests[1].messages == backend.requests[0].messages
+            user = chat.thread()[0]
+            versions = chat.store.children(user.conversation_id, user.id)
+            assert [node.content for node in versions] == ["first try", "second try"]
+
+    async def test_a_system_prompt_holds_from_the_next_message_on(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("one")
+            await chat.send("/system Speak like a pirate.")
+            await chat.until(lambda: "Speak like a pirate." in chat.text())
+            await chat.ask("two")
+            assert backend.requests[1].messages[0] == Message("system", "Speak like a pirate.")
+            assert [message.role for message in backend.requests[1].messages] == [
+                "system",
+                "user",
+                "assistant",
+                "user",
+            ]
+            await chat.send("/system -")
+            await chat.pilot.pause()
+            await chat.ask("three")
+            assert backend.requests[2].messages[0].role == "user"
+
+
+class TestFaults:
+    async def test_a_failure_keeps_what_came_and_the_chat_goes_on(self, tmp_path: Path) -> None:
+        backend = FakeBackend([say("some of it"), Failed("The engine died.", "worker")], [say("back again")])
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            assert "some of it" in chat.text()
+            assert "The engine died." in chat.text()
+            assert (chat.thread()[-1].content, chat.thread()[-1].status) == ("some of it", "failed")
+            await chat.ask("again")
+            assert "back again" in chat.text()
+
+    @pytest.mark.parametrize(
+        "script", [[say("x"), RuntimeError("boom")], [RuntimeError("boom")]], ids=["late", "early"]
+    )
+    async def test_a_fault_of_the_program_is_told_and_the_chat_goes_on(
+        self, script: list[object], tmp_path: Path
+    ) -> None:
+        backend = FakeBackend(script, [say("fine")])  # type: ignore[arg-type]
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            assert "RuntimeError: boom" in chat.text()
+            assert chat.thread()[-1].status == "failed"
+            await chat.ask("again")
+            assert "fine" in chat.text()
+
+    async def test_a_model_that_does_not_load_is_told_and_another_can_be_opened(self, tmp_path: Path) -> None:
+        backend = FakeBackend(loading=[Failed("This file is no model.", "load")])
+        async with running(backend, tmp_path, ChatOptions(model="/models/bad.gguf")) as chat:
+            await chat.until(lambda: "This file is no model." in chat.text())
+            await chat.send("waits")
+            backend.loading = [Ready(MODEL)]
+            await chat.send("/model /models/good.gguf")
+            await chat.until(lambda: backend.requests)
+            await chat.idle()
+            assert [load.path for load in backend.loads] == ["/models/bad.gguf", "/models/good.gguf"]
+            assert backend.requests[0].messages[-1].content == "waits"
+
+    async def test_restarts_of_the_engine_are_told(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            backend.tell(Notice("The engine ended. The engine is being restarted."))
+            await chat.until(lambda: "restarting" in chat.status())
+            backend.tell(Ready(MODEL))
+            await chat.until(lambda: "ready" in chat.status() and "running again" in chat.text())
+
+    async def test_a_store_that_cannot_be_written_gives_the_message_back(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            chat.store.close()
+            await chat.send("precious words")
+            await chat.until(lambda: "cannot be used" in chat.words())
+            assert chat.screen.composer.text == "precious words"
+            assert backend.requests == []
+
+    async def test_notices_of_a_reply_are_shown(self, tmp_path: Path) -> None:
+        async with running(FakeBackend([Notice("Drafting is off."), say("x")]), tmp_path) as chat:
+            await chat.ask("q")
+            assert "Drafting is off." in chat.text()
+
+    async def test_a_burst_of_pieces_leaves_the_keyboard_alive(self, tmp_path: Path) -> None:
+        gate = Gate()
+        async with running(FakeBackend([*[say("word ")] * 2000, gate]), tmp_path) as chat:
+            await chat.send("q")
+            await chat.write("typed meanwhile")
+            assert chat.screen.composer.text == "typed meanwhile"
+            await gate.reached.wait()
+            gate.open()
+            await chat.idle()
+            assert chat.thread()[-1].content == "word " * 2000
+
+
+class TestStatus:
+    async def test_nothing_is_told_before_it_is_known(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            assert chat.status().split("  ", 1)[0] == "Tiny 4M · thinking on · ready"
+            assert chat.status().split("  ")[-1].strip() == "context 4,096"
+
+    async def test_the_reading_of_the_prompt(self, tmp_path: Path) -> None:
+        gate = Gate()
+        async with running(FakeBackend([prefill(1200, 8000, 300), gate, say("x")]), tmp_path) as chat:
+            await chat.send("q")
+            await chat.until(lambda: "prefilling 1,200/8,000" in chat.status())
+            assert "reading 1,200 of 8,000 tokens…" in chat.text()
+            assert "300 cached" in chat.status()
+            gate.open()
+            await chat.idle()
+            assert "reading" not in chat.text()
+
+    async def test_the_speed_and_the_room_while_it_generates(self, tmp_path: Path) -> None:
+        clock, gate, last = Clock(), Gate(), Gate()
+        backend = FakeBackend([prefill(20, 20), say("a", 1), gate, say("b", 80), last])
+        async with running(backend, tmp_path, clock=clock) as chat:
+            await chat.send("q")
+            await chat.until(lambda: "generating" in chat.status())
+            assert "tok/s" not in chat.status()
+            clock.now += 2
+            gate.open()
+            await chat.until(lambda: "40.0 tok/s" in chat.status())
+            assert "101 / 4,096" in chat.status()
+            last.open()
+            await chat.idle()
+
+    async def test_the_figures_of_the_turn(self, tmp_path: Path) -> None:
+        async with running(FakeBackend([say("x"), end()]), tmp_path) as chat:
+            await chat.ask("q")
+            assert chat.status().endswith("first token 0.2 s · 12 cached · 41.5 tok/s · 50 / 4,096")
+            await chat.send("/new")
+            await chat.until(lambda: "cached" not in chat.status())
+
+    async def test_the_least_important_figures_give_way(self, tmp_path: Path) -> None:
+        async with running(FakeBackend([say("x"), end()]), tmp_path, size=(60, 20)) as chat:
+            await chat.ask("q")
+            assert chat.status().startswith("Tiny 4M · thinking on · ready")
+            assert chat.status().endswith("50 / 4,096")
+            assert max(map(len, chat.lines())) <= 60
+
+
+class TestComposer:
+    @pytest.mark.parametrize("key", ["shift+enter", "ctrl+j"])
+    async def test_a_key_begins_a_new_line(self, key: str, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            await chat.write("one")
+            await chat.pilot.press(key)
+            await chat.write("two")
+            await chat.pilot.press("enter")
+            await chat.idle()
+            assert backend.requests[0].messages[-1].content == "one\ntwo"
+
+    async def test_a_paste_of_many_lines_is_one_message(self, tmp_path: Path) -> None:
+        from textual import events
+
+        backend = FakeBackend()
+        text = "\n".join(f"line {number}" for number in range(10_000))
+        async with running(backend, tmp_path) as chat:
+            chat.screen.composer.post_message(events.Paste(text.replace("\n", "\r")))
+            await chat.until(lambda: chat.screen.composer.text == text)
+            assert chat.screen.composer.size.height <= 8
+            await chat.write("!")
+            await chat.pilot.press("enter")
+            await chat.idle()
+            assert backend.requests[0].messages[-1].content == text + "!"
+            assert "9,976 more rows" in chat.text()
+
+    async def test_it_grows_to_eight_lines(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            assert chat.screen.composer.size.height == 1
+            chat.screen.composer.put("\n" * 30)
+            await chat.pilot.pause()
+            assert chat.screen.composer.size.height == 8
+
+    async def test_up_and_down_go_through_what_was_sent(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.ask("one")
+            await chat.ask("two")
+            composer = chat.screen.composer
+            await chat.write("draft")
+            for key, text in [("up", "two"), ("up", "one"), ("up", "one"), ("down", "two"), ("down", "draft")]:
+                await chat.pilot.press(key)
+                assert composer.text == text
+
+    async def test_inside_several_lines_the_arrows_move_the_cursor(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.ask("sent")
+            chat.screen.composer.put("a\nb")
+            await chat.pilot.press("up")
+            assert chat.screen.composer.text == "a\nb"
+            assert chat.screen.composer.cursor_location[0] == 0
+            await chat.pilot.press("up")
+            assert chat.screen.composer.text == "sent"
+
+    async def test_what_is_typed_elsewhere_arrives_here(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            chat.screen.transcript.focus()
+            await chat.pilot.pause()
+            await chat.write("hi")
+            assert chat.screen.query_one(Composer).text == "hi"
+            assert chat.screen.composer.has_focus
+
+    async def test_blank_text_is_not_sent(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            await chat.send(" \n ")
+            await chat.pilot.pause()
+            assert backend.requests == []
+
+    async def test_hints_show_the_commands_and_tab_completes(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.write("/the")
+            await chat.pilot.pause()
+            assert "Change the colours" in chat.text()
+            await chat.pilot.press("tab")
+            assert chat.screen.composer.text == "/theme "
+            await chat.pilot.pause()
+            assert "Change the colours" not in chat.text()

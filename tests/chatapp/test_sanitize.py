@@ -1,0 +1,87 @@
+"""Nothing that a terminal obeys survives."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chatapp.sanitize import clean, clean_line
+
+ATTACKS = [
+    "\x1b]52;c;cm0gLXJmIC8=\x07",  # OSC 52: writes the clipboard
+    "\x1b[2J\x1b[H",  # CSI: clears the screen
+    "\x1bP1$r0m\x1b\\",  # DCS
+    "\x9b31m red",  # C1 CSI
+    "\x9d0;title\x9c",  # C1 OSC
+    "\x1b]8;;http://evil\x1b\\click\x1b]8;;\x1b\\",
+    "\x90q\x9c",
+    "\x07\x08\x0e\x0f\x7f",
+]
+
+
+def is_harmless(text: str) -> bool:
+    return all(character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cs") for character in text)
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=repr)
+def test_sequences_lose_their_controls(attack: str) -> None:
+    assert is_harmless(clean(attack))
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=repr)
+def test_the_printable_part_of_a_sequence_stays_readable(attack: str) -> None:
+    shown = iter(clean(attack))
+    assert all(character in shown for character in attack if character.isprintable())
+
+
+def test_an_unfinished_sequence_swallows_nothing() -> None:
+    assert clean("\x1b]0;all that follows") == "␛]0;all that follows"
+
+
+def test_a_c1_control_reads_like_the_two_characters_it_stands_for() -> None:
+    assert clean("\x9b31m") == clean("\x1b[31m") == "␛[31m"
+
+
+@given(st.text(alphabet=st.characters(), max_size=200))
+def test_no_control_ever_comes_out(text: str) -> None:
+    assert is_harmless(clean(text))
+
+
+@given(st.lists(st.text(alphabet=st.sampled_from("\x1b[]m;0a\x9b\x9d\x07\r\n\t\u202e\ud800")), max_size=8))
+def test_pieces_of_a_stream_are_as_clean_as_the_whole(pieces: list[str]) -> None:
+    assert "".join(map(clean, pieces)) == clean("".join(pieces))
+
+
+@given(st.text())
+def test_cleaning_twice_changes_nothing(text: str) -> None:
+    assert clean(clean(text)) == clean(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["👩‍👩‍👧 family", "❤️ with VS16", "삼겹살 世界", "مرحبا بالعالم", "cafe\u0301", "a\tb\nc", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "\u200eleft"],
+)
+def test_text_of_all_scripts_stays_as_it_is(text: str) -> None:
+    assert clean(text) == text
+
+
+@pytest.mark.parametrize("override", [*range(0x202A, 0x202F), *range(0x2066, 0x206A)], ids=hex)
+def test_bidirectional_overrides_go(override: int) -> None:
+    assert clean(f"user{chr(override)}txt.exe") == "usertxt.exe"
+
+
+@pytest.mark.parametrize("ending", ["\r\n", "\x0b", "\x0c", "\x85", "\u2028", "\u2029"], ids=repr)
+def test_every_kind_of_line_end_becomes_a_newline(ending: str) -> None:
+    assert clean(f"a{ending}b") == "a\nb"
+
+
+def test_half_a_surrogate_pair_can_be_encoded_afterwards() -> None:
+    assert clean("a\ud83d").encode() == "a\ufffd".encode()
+
+
+def test_a_title_is_one_short_line() -> None:
+    assert clean_line("  one\n two\t\x1b[31m three ") == "one two ␛[31m three"
+    assert clean_line("x" * 300, 10) == "x" * 9 + "…"

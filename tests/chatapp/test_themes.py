@@ -1,0 +1,51 @@
+"""Themes: files that load, and colours that can be read."""
+
+from __future__ import annotations
+
+import pytest
+from textual.color import Color
+
+from themes import DEFAULT, ThemeError, load_themes, parse_theme
+
+THEMES = {theme.name: theme for theme in load_themes()}
+
+
+def contrast(one: str, two: str) -> float:
+    """WCAG 2.2, relative luminance and contrast ratio."""
+
+    def luminance(colour: str) -> float:
+        channels = [value / 255 for value in Color.parse(colour).rgb]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    light, dark = sorted((luminance(one), luminance(two)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_there_are_dark_and_light_ones_and_the_default_is_one() -> None:
+    assert {theme.dark for theme in THEMES.values()} == {True, False}
+    assert DEFAULT in THEMES
+
+
+@pytest.mark.parametrize("name", THEMES)
+@pytest.mark.parametrize("ground", ["background", "surface"])
+def test_text_can_be_read(name: str, ground: str) -> None:
+    theme = THEMES[name]
+    assert contrast(theme.foreground or "", getattr(theme, ground)) >= 7
+    for role in ("primary", "secondary", "accent", "success", "warning", "error"):
+        assert contrast(getattr(theme, role), getattr(theme, ground)) >= 4.5, role
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("primary = ", "not valid TOML"),
+        ("dark = true", "no primary"),
+        ("primary = '#fff'\ncolour = 'red'", "no use for colour"),
+        ("primary = 'nonsense'", "'nonsense' as its primary"),
+        ("primary = '#fff'\ndark = 'yes'", "true or false"),
+    ],
+)
+def test_a_faulty_file_is_refused_with_its_fault(text: str, says: str) -> None:
+    with pytest.raises(ThemeError, match=says):
+        parse_theme(text, "mine")

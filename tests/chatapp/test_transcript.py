@@ -1,0 +1,140 @@
+"""The transcript: following, scrolling back, and conversations of any length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fake_backend import FakeBackend, Gate, say
+from harness import Chat, running
+
+from chatapp.blocks import ReplyBlock, UserBlock
+from chatapp.options import ChatOptions
+from chatapp.store import Store
+from chatapp.transcript import MOST, PAGE, SHOWN
+
+LONG = "".join(f"Line {number} of the reply.\n\n" for number in range(60))
+
+
+def saved(path: Path, turns: int) -> str:
+    store = Store(path / "conversations.db")
+    conversation, parent = store.create(), None
+    for number in range(turns):
+        parent = store.add(conversation.id, parent, "user", f"question {number}").id
+        parent = store.add(conversation.id, parent, "assistant", f"answer {number}").id
+    store.close()
+    return conversation.id
+
+
+async def test_a_short_conversation_begins_at_the_top(tmp_path: Path) -> None:
+    async with running(FakeBackend([say("short")]), tmp_path) as chat:
+        await chat.ask("q")
+        assert chat.screen.transcript.scroll_y == 0
+        assert any(line.strip() for line in chat.lines()[:4])
+
+
+async def test_it_follows_a_reply_that_grows(tmp_path: Path) -> None:
+    async with running(FakeBackend([say(LONG), say("The end.")]), tmp_path) as chat:
+        await chat.ask("q")
+        assert "The end." in chat.text()
+        assert chat.screen.transcript.at_end
+
+
+class TestScrolledUp:
+    """The view stays where the user put it (CASES 42)."""
+
+    async def started(self, chat: Chat, gate: Gate) -> None:
+        await chat.send("q")
+        await gate.reached.wait()
+        await chat.until(lambda: "Line 59" in chat.text())
+        await chat.pilot.press("pageup")
+        await chat.pilot.pause()
+
+    async def test_more_text_does_not_move_it_and_a_hint_appears(self, tmp_path: Path) -> None:
+        gate, last = Gate(), Gate()
+        async with running(FakeBackend([say(LONG), gate, say(LONG), last, say("x")]), tmp_path) as chat:
+            await self.started(chat, gate)
+            place, seen = chat.screen.transcript.scroll_y, [line[:90].rstrip() for line in chat.lines()[:20]]
+            height = chat.screen.transcript.virtual_size.height
+            gate.open()
+            await chat.until(lambda: chat.screen.transcript.virtual_size.height > height + 100)
+            assert chat.screen.transcript.scroll_y == place
+            assert [line[:90].rstrip() for line in chat.lines()[:20]] == seen
+            assert "↓ new" in chat.text()
+            last.open()
+            await chat.idle()
+
+    async def test_ctrl_end_follows_again(self, tmp_path: Path) -> None:
+        gate = Gate()
+        async with running(FakeBackend([say(LONG), gate, say(LONG), say("The end.")]), tmp_path) as chat:
+            await self.started(chat, gate)
+            await chat.pilot.press("ctrl+end")
+            gate.open()
+            await chat.idle()
+            assert "The end." in chat.text()
+            assert "↓" not in chat.text()
+
+    async def test_scrolling_down_to_the_end_follows_again(self, tmp_path: Path) -> None:
+        gate = Gate()
+        async with running(FakeBackend([say(LONG), gate, say(LONG), say("The end.")]), tmp_path) as chat:
+            await self.started(chat, gate)
+            await chat.pilot.press("pagedown", "pagedown")
+            await chat.pilot.pause()
+            gate.open()
+            await chat.idle()
+            assert "The end." in chat.text()
+
+    async def test_a_message_of_ones_own_follows_again(self, tmp_path: Path) -> None:
+        async with running(FakeBackend([say(LONG)], [say("second reply")]), tmp_path) as chat:
+            await chat.ask("q")
+            await chat.pilot.press("ctrl+home")
+            await chat.ask("again")
+            assert "second reply" in chat.text()
+
+
+class TestLongConversations:
+    async def test_only_the_newest_messages_are_mounted(self, tmp_path: Path) -> None:
+        options = ChatOptions(conversation_id=saved(tmp_path, 60))
+        async with running(FakeBackend(), tmp_path, options) as chat:
+            await chat.until(lambda: "answer 59" in chat.text())
+            assert len(chat.screen.transcript.blocks) == SHOWN
+            assert chat.screen.transcript.earlier == 120 - SHOWN
+
+    async def test_older_ones_come_when_the_beginning_is_reached_and_nothing_jumps(self, tmp_path: Path) -> None:
+        options = ChatOptions(conversation_id=saved(tmp_path, 100))
+        async with running(FakeBackend(), tmp_path, options) as chat:
+            await chat.until(lambda: "answer 99" in chat.text())
+            first = (200 - SHOWN) // 2
+            await chat.pilot.press("ctrl+home")
+            await chat.until(lambda: len(chat.screen.transcript.blocks) == SHOWN + PAGE)
+            await chat.until(lambda: f"question {first}" in chat.text())
+            assert f"question {first - PAGE // 2}" not in chat.text()
+            assert chat.screen.transcript.earlier == 200 - SHOWN - PAGE
+            await chat.pilot.press("ctrl+home")
+            await chat.until(lambda: len(chat.screen.transcript.blocks) == SHOWN + 2 * PAGE)
+
+    async def test_the_oldest_are_unmounted_as_it_grows_and_can_be_seen_again(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            for number in range(MOST + 5):
+                chat.screen.transcript.add(UserBlock(f"message {number}"))
+                await chat.pilot.pause()
+            assert len(chat.screen.transcript.blocks) <= MOST
+            assert "message 64" in chat.text()
+            while chat.screen.transcript.earlier:
+                mounted = len(chat.screen.transcript.blocks)
+                await chat.pilot.press("ctrl+home")
+                await chat.until(lambda mounted=mounted: len(chat.screen.transcript.blocks) > mounted)
+                await chat.pilot.pause()
+            await chat.pilot.press("ctrl+home")
+            await chat.until(lambda: "message 0" in chat.text())
+
+
+async def test_a_reply_that_left_the_screen_comes_back_as_it_was(tmp_path: Path) -> None:
+    reply = ReplyBlock("**text**", "thought", "cancelled", thought_closed=True, thinking_ms=3000.0, thinking_tokens=7)
+    async with running(FakeBackend(), tmp_path) as chat:
+        chat.screen.transcript.add(reply)
+        await chat.until(lambda: "thought 3.0 s · 7 tokens" in chat.text())
+        before = [line for line in chat.lines() if line.strip()]
+        await reply.remove()
+        chat.screen.transcript.add(reply.fresh())
+        await chat.until(lambda: "thought 3.0 s · 7 tokens" in chat.text())
+        assert [line for line in chat.lines() if line.strip()] == before
