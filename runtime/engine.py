@@ -142,6 +142,7 @@ class Engine:
             stop = min(state.length + PREFILL_CHUNK, *(place for place in places if place > state.length))
             _check(self.model.forward(prompt[state.length : stop], state)[-1])
             state.commit()
+            self.pool.follow(state)
             if stop in places:
                 self.pool.checkpoint(state)
             if stop == shared:
@@ -178,6 +179,7 @@ class Engine:
                     break
                 rows += 1
             state.commit(kept + rows)
+            self.pool.follow(state)
             drafted, accepted = drafted + len(drafts), accepted + rows
             length.record(len(drafts), rows, time.perf_counter() - started)
             yield from (NewToken(id, drafted=True) for id in drafts[:rows])

@@ -80,11 +80,11 @@ _KV_TYPES: dict[str, KVType] = {"auto": "f32", "q8": "q8"}
 def _snapshots(
     command: Load, loaded: LoadedModel, column: Column, new: Callable[[], SequenceState], notify: Callable[[str], None]
 ) -> SnapshotStore | None:
-    """The states on disk of this file, as this column of the op table and this type of KV make them."""
+    """The states on disk of this file, as this column of the op table, this type of KV and this MTP block make them."""
     if command.snapshots is None:
         return None
     try:
-        key = fingerprint(loaded.gguf.paths, column, command.kv_type)
+        key = fingerprint(loaded.gguf.paths, column, command.kv_type, "mtp" if loaded.model.mtp else "")
     except OSError:
         return None  # a file that can be mapped but no longer read: it has other things to worry about
     budget = _SNAPSHOT_BUDGET if command.snapshot_budget is None else command.snapshot_budget

@@ -44,6 +44,7 @@ class StatePool:
         self._states: dict[str, SequenceState] = {}  # the last one used comes last
         self._unsaved: dict[str, None] = {}  # an ordered set of names in `_states`
         self._lent: SequenceState | None = None
+        self._blocks = 0  # of the lent state, when room was last made
 
     def __len__(self) -> int:
         return len(self._states)
@@ -73,6 +74,11 @@ class StatePool:
         """Make the lent state's present place one to come back to, if memory allows."""
         state.checkpoint()
         self._make_room()
+
+    def follow(self, state: SequenceState) -> None:
+        """The lent state has gone on: make room for what it has grown by."""
+        if len(state.kv.blocks) != self._blocks:
+            self._make_room()
 
     def share(self, state: SequenceState) -> None:
         """What the lent state has read so far is a system prompt: keep it for conversations to come."""
@@ -155,16 +161,20 @@ class StatePool:
 
     def _make_room(self) -> None:
         """Thin out checkpoints, the oldest sequence's first, then let whole sequences go, the one in use never."""
+        budget = self.budget
+        if self._lent:  # its next step brings a new recurrent state
+            self._blocks = len(self._lent.kv.blocks)
+            budget -= sum(layer.nbytes for layer in self._lent.recurrent)
         used = self.nbytes
         for floor in _FLOORS:
             for state in (*self._states.values(), *([self._lent] if self._lent else [])):
-                if used <= self.budget:
+                if used <= budget:
                     return
-                if _thin(state, used - self.budget, floor):
+                if _thin(state, used - budget, floor):
                     used = self.nbytes
         names = list(self._states)[: None if self._lent else -1]
         for name in sorted(names, key=lambda name: name.startswith(_SHARED_PREFIX)):  # system prompts go last
-            if used <= self.budget:
+            if used <= budget:
                 return
             self._evict(name)
             used = self.nbytes

@@ -31,8 +31,8 @@ from runtime.snapshot_files import (
 )
 from runtime.thinning import most_useful
 
-_FEWEST_PLACES = 4
-_NEAR = 8  # tokens; of two checkpoints so close together the earlier one does for both
+_PLACES = 6  # besides the end: those of the last three turns
+_NEAR = 4  # tokens, more than a header has; of two checkpoints so close together the earlier one does for both
 _TRIES = 3  # at reading what another process keeps replacing
 
 _log = logging.getLogger("qwenchat.snapshots")
@@ -291,8 +291,8 @@ class SnapshotStore:
             if length - apart[-1] >= _NEAR and length < state.length:
                 apart.append(length)
         kv_bytes = sum(block.nbytes for block in state.kv.blocks)
-        count = max(_FEWEST_PLACES, kv_bytes // max(end.nbytes, 1))  # checkpoints take no more room than the KV
-        wanted = [*most_useful(apart, state.length, count)[1:], state.length]
+        count = max(_PLACES, kv_bytes // max(end.nbytes, 1))  # or as many as take no more room than the KV
+        wanted = [*most_useful(apart, state.length, 1 + count)[1:], state.length]
         return {
             length: stored.get(length) or write_tensors(folder, "place", self._shapes.tensors(held[length]), cancelled)
             for length in wanted
