@@ -38,7 +38,7 @@ class StatePool:
 
     def __init__(self, new: Callable[[], SequenceState], budget: int, snapshots: SnapshotStore | None = None) -> None:
         """`budget` in bytes."""
-        self._new = new
+        self.new_state = new
         self.budget = budget
         self.snapshots = snapshots
         self._states: dict[str, SequenceState] = {}  # the last one used comes last
@@ -144,7 +144,7 @@ class StatePool:
             if restored:
                 return restored
         if best is None:
-            return self._new()
+            return self.new_state()
         if best is not own:
             self._states[source] = self._states.pop(source)  # it has just been of use
             return best.fork(reached)

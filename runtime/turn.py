@@ -83,6 +83,16 @@ class ChatModel:
             self._unsettled = None
         return Settled(command.conversation_id, len(ids)) if done else None
 
+    def warm_up(self) -> None:
+        """Do once what is slow the first time, on a state that nobody keeps: rendering, a prefill, a decode."""
+        ids = self._template.render([Message("user", "Hello")], thinking=self._thinking_default).ids
+        model = self.engine.model
+        state = self.engine.pool.new_state()
+        for rows in (ids, ids[-1:]):
+            hidden = model.forward(rows, state)
+            state.commit()
+            model.logits(hidden[-1:])
+
     def save(self, cancelled: Callable[[], bool]) -> None:
         """Bring the states that have changed to disk, while nobody waits; it can be asked again."""
         self.engine.pool.save(cancelled)

@@ -94,6 +94,7 @@ class Worker:
         self._inbox = inbox
         self._emit = emit
         self._chat: ChatModel | None = None
+        self._cold = False  # nothing has run since the model was loaded
 
     def run(self) -> None:
         while True:
@@ -117,6 +118,7 @@ class Worker:
         from runtime.models.loading import check_model
 
         check_model(command.path)
+        self._leave()
         self._chat = None  # the old model's memory is free before the new one needs it
         last = -1
 
@@ -130,12 +132,14 @@ class Worker:
         self._chat, info, notices = open_chat_model(command, progress, lambda sentence: self._emit(Notice(sentence)))
         for notice in notices:
             self._emit(Notice(notice))
+        self._cold = True
         self._emit(Ready(info))
 
     def _generate(self, command: Generate) -> None:
         if self._chat is None:
             self._emit(Failed("No model is loaded.", "load", request_id=command.request_id))
             return
+        self._cold = False
         for event in self._chat.generate(command, lambda: self._inbox.cancelled(command.request_id)):
             self._emit(event)
 
@@ -164,22 +168,27 @@ class Worker:
         self._prepare(self._inbox.waiting, self._emit)
 
     def _leave(self) -> None:
-        """What can be kept for the next start, as far as there is time."""
+        """Keep what can be kept of this model's states, as far as there is time."""
+        self._cold = False
         deadline = time.monotonic() + _LEAVE_SECONDS
         self._prepare(lambda: time.monotonic() > deadline, lambda event: None)
 
     def _prepare(self, cancelled: Callable[[], bool], emit: Callable[[Event], None]) -> None:
-        """Settle the last turn, and bring states to disk."""
+        """Warm up a new model, settle the last turn, and bring states to disk."""
         if self._chat is None or cancelled():
             return
         try:
-            if settled := self._chat.settle(cancelled):
-                emit(settled)
+            if self._cold:
+                self._cold = False
+                self._chat.warm_up()
+            settled = self._chat.settle(cancelled)
             self._chat.save(cancelled)
+            if settled:  # said only now, so that a turn that is known to have settled survives whatever happens
+                emit(settled)
         except BrokenPipeError:
             raise
         except Exception:
-            _log.exception("settling failed")
+            _log.exception("preparing failed")
             self._chat.engine.pool.clear()
 
     def _guard(self, work: Callable[[], None], request_id: str | None) -> None:

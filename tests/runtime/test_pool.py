@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -162,10 +163,10 @@ class TestThinning:
 
     def test_far_back_fewer_are_kept(self) -> None:
         kept = most_useful(range(0, 10_000, 100), 10_000, 20)
-        gaps = [after - before for before, after in zip(kept, kept[1:], strict=False)]
+        gaps = [after - before for before, after in itertools.pairwise(kept)]
         assert kept[-3:] == [9700, 9800, 9900]
         assert gaps[0] > 4 * gaps[-1]
-        assert all(before >= after / 2 for before, after in zip(gaps, gaps[1:], strict=False))
+        assert all(before >= after / 2 for before, after in itertools.pairwise(gaps))
 
     def test_the_beginning_and_the_last_three_stay(self) -> None:
         assert most_useful([0, 10, 20, 30, 40], 50, 1) == [0, 20, 30, 40]

@@ -292,7 +292,7 @@ class TestLearnt:
         talk.messages = [Message("user", "What is 12 + 9?")]
         talk.settles = False
         talk.answer()
-        generated = [state.ids for state in talk.chat.engine.pool._states.values()][0]
+        generated = next(state.ids for state in talk.chat.engine.pool._states.values())
         talk.messages.append(Message("user", "What is 99 - 98?"))
         prompt = talk.chat._template.render(talk.messages, thinking=True, preserve_thinking=True)
         assert list(prompt.ids[: len(generated)]) == generated
