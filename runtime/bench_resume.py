@@ -27,6 +27,8 @@ _SHORT = Sampling(temperature=0, max_tokens=2)
 _WORDS = "the river runs past the old mill and nobody knows how deep the water is below the wheel"
 _TURNS = 20  # of the history
 _REPEATS = 3
+_ROOM = 2048  # tokens, for what follows the history
+_DEFAULT_CONTEXT = 30_000  # tokens, that fit without being asked for
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,8 @@ def measure(
     thinking = [False] if quick else [False, True]
     modes = [Mode(*choice) for choice in itertools.product(thinking, [False, True])]
     with tempfile.TemporaryDirectory(prefix="qwenchat-bench-") as folder:
-        load = Load(
-            path, context_length=tokens + tokens // 4 + 256, ops=ops, kv_type=kv_type, snapshots=f"{folder}/states"
-        )
+        context = None if tokens < _DEFAULT_CONTEXT else tokens + _ROOM
+        load = Load(path, context, ops, snapshots=f"{folder}/states", kv_type=kv_type)
         rows: list[Row] = []
         for mode in modes:
             shutil.rmtree(f"{folder}/states", ignore_errors=True)

@@ -76,13 +76,12 @@ class SnapshotStore:
         """`hidden`: the width of the model; `budget`: bytes for all models together, least recently used out first."""
         self._root = root
         self._folder = root / model_key
-        self._new = new
-        self._hidden = hidden
         self.budget = budget
         self._notify = notify
         self._known: dict[Path, Snapshot] = {}
         self._told: set[str] = set()
-        self._shapes = _Shapes(new(), hidden)
+        self._empty = new()
+        self._shapes = _Shapes(self._empty, hidden)
 
     def find(self, prompt: Sequence[int], beyond: int) -> tuple[Snapshot, int] | None:
         """The snapshot from which `prompt` goes on furthest, and the place; None if none gets further than `beyond`."""
@@ -101,12 +100,12 @@ class SnapshotStore:
                 return state
             except FileNotFoundError:
                 renewed = self._look(snapshot.folder)
-                if renewed is None or renewed.signature == snapshot.signature:
+                if renewed is None or length not in renewed.manifest.places:
+                    return None
+                if renewed.signature == snapshot.signature:
                     self._discard(snapshot.folder, "a file is missing")
                     return None
                 snapshot = renewed
-                if length not in snapshot.manifest.places:
-                    return None
             except DamagedError as error:
                 self._discard(snapshot.folder, str(error))
                 return None
@@ -209,7 +208,7 @@ class SnapshotStore:
 
     def _read(self, snapshot: Snapshot, length: int) -> SequenceState:
         folder, manifest = snapshot.folder, snapshot.manifest
-        state = self._new()
+        state = self._empty.fork(0)
         self._read_kv(folder, manifest.kv, state.kv, manifest.tokens, length)
         if (state.mtp_kv is None) != (manifest.mtp is None):
             raise DamagedError("a model with an MTP block wrote it for one without, or the other way round")
@@ -228,16 +227,17 @@ class SnapshotStore:
         """The blocks that hold the first `wanted` of `stored` rows."""
         if len(names) != -(-stored // BLOCK):
             raise DamagedError("the number of blocks is not that of the tokens")
+        like = cache.new_block()
         for index, name in enumerate(names[: -(-wanted // BLOCK)]):
             rows = min(stored - index * BLOCK, BLOCK)
-            block = cache.new_block()
-            tensors = _placed(read_tensors(folder, name, block.rows(rows)), block.rows(rows))
+            tensors = _placed(read_tensors(folder, name, like.rows(rows)), like.rows(rows))
             if rows == BLOCK:  # stays mapped: what is part of a sequence is never written to
-                block = KVBlock(tensors, BLOCK, _digest_in(name))
-            else:
-                block.used = rows
-                for key, tensor in block.rows(rows).items():
-                    tensor.copy_(tensors[key])
+                cache.blocks.append(KVBlock(tensors, BLOCK, _digest_in(name)))
+                continue
+            block = cache.new_block()
+            block.used = rows
+            for key, tensor in block.rows(rows).items():
+                tensor.copy_(tensors[key])
             cache.blocks.append(block)
 
     # writing
