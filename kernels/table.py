@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernels.attention import attention, rope
+from kernels.attention_q8 import attention_q8
 from kernels.conv1d import causal_conv1d
 from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent
 from kernels.moe import experts, route, swiglu
@@ -23,6 +24,7 @@ OPS: tuple[Op[Any, Any], ...] = (
     gated_rms_norm,
     rope,
     attention,
+    attention_q8,
     swiglu,
     route,
     experts,

@@ -9,45 +9,68 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from kernels.attention_q8 import quantize_rows
 from runtime.models.config import ModelConfig
 
 BLOCK = 256  # tokens
 
+KVType = Literal["f32", "q8"]
+
 
 @dataclass
 class KVBlock:
-    """Keys and values of `BLOCK` tokens in all attention layers, [layers, Hkv, BLOCK, D] each.
+    """Keys and values of `BLOCK` tokens in all attention layers, by name, [layers, Hkv, BLOCK, …] each.
+
+    `f32`: keys and values [layers, Hkv, BLOCK, D]. `q8`: the same in int8, and key_scales and value_scales
+    [layers, Hkv, BLOCK], fp32: row = int8 · scale.
 
     Several sequences may hold one block. The first `used` rows are part of one of them and are never
-    written again.
+    written again. `digest` names the content of a full block, once a snapshot has asked for it.
     """
 
-    keys: Tensor
-    values: Tensor
+    tensors: dict[str, Tensor]
     used: int = 0
+    digest: str | None = None
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
-        return self.keys.nbytes + self.values.nbytes
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def rows(self, count: int) -> dict[str, Tensor]:
+        """Its first rows, views."""
+        return {name: tensor[:, :, :count] for name, tensor in self.tensors.items()}
 
     def copy(self, rows: int) -> KVBlock:
         """A block of its own with the first rows of this one."""
-        new = KVBlock(torch.empty_like(self.keys), torch.empty_like(self.values), rows)
-        new.keys[:, :, :rows] = self.keys[:, :, :rows]
-        new.values[:, :, :rows] = self.values[:, :, :rows]
+        new = KVBlock({name: torch.empty_like(tensor) for name, tensor in self.tensors.items()}, rows)
+        for name, tensor in self.rows(rows).items():
+            new.tensors[name][:, :, :rows] = tensor
         return new
 
 
 class KVCache:
     """One sequence's keys and values: a list of blocks, shared with its forks as far as they agree."""
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, blocks: Sequence[KVBlock] = ()) -> None:
+    def __init__(
+        self, layers: int, kv_heads: int, head_dim: int, kind: KVType = "f32", blocks: Sequence[KVBlock] = ()
+    ) -> None:
         self._shape = layers, kv_heads, BLOCK, head_dim
+        self.kind = kind
         self.blocks = list(blocks)
+
+    def new_block(self) -> KVBlock:
+        shape = self._shape
+        if self.kind == "f32":
+            return KVBlock({name: torch.empty(shape) for name in ("keys", "values")})
+        block = KVBlock({name: torch.empty(shape, dtype=torch.int8) for name in ("keys", "values")})
+        block.tensors |= {name: torch.empty(shape[:-1]) for name in ("key_scales", "value_scales")}
+        return block
 
     def layer(self, index: int) -> LayerCache:
         return LayerCache(self, index)
@@ -56,17 +79,25 @@ class KVCache:
         """Put rows [T, Hkv, D] at the positions from `start`; what another sequence relies on is copied first."""
         end = start + keys.shape[0]
         while len(self.blocks) * BLOCK < end:
-            self.blocks.append(KVBlock(torch.empty(self._shape), torch.empty(self._shape)))
+            self.blocks.append(self.new_block())
+        new = self._packed(keys, values)
         position = start
         while position < end:
             index, row = divmod(position, BLOCK)
             if row < self.blocks[index].used:
                 self.blocks[index] = self.blocks[index].copy(row)
-            block, rows = self.blocks[index], slice(position - start, min(end, (index + 1) * BLOCK) - start)
+            rows = slice(position - start, min(end, (index + 1) * BLOCK) - start)
             count = rows.stop - rows.start
-            block.keys[layer, :, row : row + count] = keys[rows].transpose(0, 1)
-            block.values[layer, :, row : row + count] = values[rows].transpose(0, 1)
+            for name, tensor in self.blocks[index].tensors.items():
+                tensor[layer, :, row : row + count] = new[name][rows].transpose(0, 1)
             position += count
+
+    def _packed(self, keys: Tensor, values: Tensor) -> dict[str, Tensor]:
+        """Rows [T, Hkv, D] as the blocks hold them, [T, Hkv, …]."""
+        if self.kind == "f32":
+            return {"keys": keys, "values": values}
+        (key_rows, key_scales), (value_rows, value_scales) = quantize_rows(keys), quantize_rows(values)
+        return {"keys": key_rows, "key_scales": key_scales, "values": value_rows, "value_scales": value_scales}
 
     def hold(self, length: int) -> None:
         """The first `length` rows are now part of the sequence, and what lies beyond is not."""
@@ -77,7 +108,7 @@ class KVCache:
     def fork(self, length: int) -> KVCache:
         """Another sequence's cache that begins with the first `length` rows of this one."""
         layers, kv_heads, _, head_dim = self._shape
-        return KVCache(layers, kv_heads, head_dim, self.blocks[: -(-length // BLOCK)])
+        return KVCache(layers, kv_heads, head_dim, self.kind, self.blocks[: -(-length // BLOCK)])
 
 
 @dataclass(frozen=True)
@@ -88,15 +119,31 @@ class LayerCache:
     index: int
 
     @property
+    def kind(self) -> KVType:
+        return self.cache.kind
+
+    @property
     def keys(self) -> list[Tensor]:
-        return [block.keys[self.index] for block in self.cache.blocks]
+        return self._all("keys")
 
     @property
     def values(self) -> list[Tensor]:
-        return [block.values[self.index] for block in self.cache.blocks]
+        return self._all("values")
+
+    @property
+    def key_scales(self) -> list[Tensor]:
+        return self._all("key_scales")
+
+    @property
+    def value_scales(self) -> list[Tensor]:
+        return self._all("value_scales")
 
     def write(self, start: int, keys: Tensor, values: Tensor) -> None:
         self.cache.write(self.index, start, keys, values)
+
+    def _all(self, name: str) -> list[Tensor]:
+        """Per block [Hkv, BLOCK, …]."""
+        return [block.tensors[name][self.index] for block in self.cache.blocks]
 
 
 @dataclass(frozen=True)
@@ -106,7 +153,7 @@ class RecurrentState:
     window: Tensor  # [W − 1, C], the convolution's last inputs, oldest first
     state: Tensor  # [Hv, Dv, Dk] fp32
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         return self.window.nbytes + self.state.nbytes
 
@@ -146,6 +193,10 @@ class Checkpoint:
     recurrent: tuple[RecurrentState, ...]
     last_hidden: Tensor | None
 
+    @property
+    def nbytes(self) -> int:
+        return sum({id(layer): layer.nbytes for layer in self.recurrent}.values())
+
 
 @dataclass
 class SequenceState:
@@ -165,15 +216,15 @@ class SequenceState:
         return len(self.ids)
 
     @classmethod
-    def empty(cls, config: ModelConfig, *, mtp: bool) -> SequenceState:
+    def empty(cls, config: ModelConfig, *, mtp: bool, kv: KVType = "f32") -> SequenceState:
         delta = config.delta
         first = RecurrentState(
             torch.zeros(delta.conv_kernel - 1, delta.conv_channels),
             torch.zeros(delta.value_heads, delta.head_dim, delta.head_dim),
         )
         state = cls(
-            kv=KVCache(config.attention_layers, config.kv_heads, config.head_dim),
-            mtp_kv=KVCache(1, config.kv_heads, config.head_dim) if mtp else None,
+            kv=KVCache(config.attention_layers, config.kv_heads, config.head_dim, kv),
+            mtp_kv=KVCache(1, config.kv_heads, config.head_dim, kv) if mtp else None,
             recurrent=[first] * config.recurrent.count(True),
         )
         state.checkpoint()  # the beginning can always be reached

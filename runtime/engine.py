@@ -55,6 +55,7 @@ class Request:
     thought: Thought | None = None
     drafts: int | None = None  # per step; None: as many as pay
     boundaries: tuple[int, ...] = ()  # prompt lengths, ascending, to which a later prompt may want to come back
+    shared: int = 0  # tokens of the system prompt, with which other conversations may begin too
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Engine:
                 f"{self.context_length:,} including the reply."
             )
         with self.pool.lend(conversation, request.prompt) as state:
-            yield from self._prefill(state, request.prompt, request.boundaries, cancelled)
+            yield from self._prefill(state, request.prompt, request.boundaries, cancelled, request.shared)
             if state.length == len(request.prompt):
                 yield from self._decode(conversation, state, request, cancelled)
             else:
@@ -127,17 +128,25 @@ class Engine:
             return state.length == len(ids)
 
     def _prefill(
-        self, state: SequenceState, prompt: tuple[int, ...], boundaries: tuple[int, ...], cancelled: Callable[[], bool]
+        self,
+        state: SequenceState,
+        prompt: tuple[int, ...],
+        boundaries: tuple[int, ...],
+        cancelled: Callable[[], bool],
+        shared: int = 0,
     ) -> Iterator[Prefilled]:
         total, cached = len(prompt), state.length
         yield Prefilled(cached, total, cached)
-        places = {*boundaries, total}
+        places = {*boundaries, total} | ({shared} - {0})
         while state.length < total and not cancelled():
             stop = min(state.length + PREFILL_CHUNK, *(place for place in places if place > state.length))
             _check(self.model.forward(prompt[state.length : stop], state)[-1])
             state.commit()
+            self.pool.follow(state)
             if stop in places:
-                state.checkpoint()
+                self.pool.checkpoint(state)
+            if stop == shared:
+                self.pool.share(state)
             yield Prefilled(stop, total, cached)
 
     def _decode(
@@ -170,6 +179,7 @@ class Engine:
                     break
                 rows += 1
             state.commit(kept + rows)
+            self.pool.follow(state)
             drafted, accepted = drafted + len(drafts), accepted + rows
             length.record(len(drafts), rows, time.perf_counter() - started)
             yield from (NewToken(id, drafted=True) for id in drafts[:rows])

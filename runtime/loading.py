@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,28 @@ import torch
 
 from kernels.op import Column
 from runtime import presets
+from runtime.cache import KVType, SequenceState
 from runtime.chat_template import ChatTemplate
 from runtime.engine import Engine
+from runtime.fingerprint import fingerprint
 from runtime.models.config import ModelError
 from runtime.models.loading import LoadedModel, load_model
 from runtime.pool import StatePool
 from runtime.protocol import Load, ModelInfo, Sampling
 from runtime.sampling import SamplingParams
+from runtime.snapshots import SnapshotStore
 from runtime.tokenizer import Tokenizer
 from runtime.turn import ChatModel
 
 DEFAULT_CONTEXT = 32_768  # tokens; more is the user's choice, since it costs memory
 _STATES_SHARE = 4  # conversations' states may take a fourth of the memory
+_SNAPSHOT_BUDGET = 16 << 30  # bytes
 
 
-def open_chat_model(command: Load, progress: Callable[[int, int], None]) -> tuple[ChatModel, ModelInfo, list[str]]:
-    """The model, what the chat shows of it, and notices. Raises UserError."""
+def open_chat_model(
+    command: Load, progress: Callable[[int, int], None], notify: Callable[[str], None] = lambda sentence: None
+) -> tuple[ChatModel, ModelInfo, list[str]]:
+    """The model, what the chat shows of it, and notices; later ones go to `notify`. Raises UserError."""
     torch.set_num_threads(command.threads or _physical_cores())
     column: Column = "reference" if command.ops == "auto" else command.ops
     loaded = load_model(command.path, column, progress)
@@ -41,7 +48,9 @@ def open_chat_model(command: Load, progress: Callable[[int, int], None]) -> tupl
     by_mode = presets.presets(metadata)
     thinking_default = presets.thinking_by_default(metadata)
     context_length = _context_length(command.context_length, config.trained_context)
-    pool = StatePool(loaded.model.new_state, _physical_memory() // _STATES_SHARE)
+    new_state = partial(loaded.model.new_state, _KV_TYPES[command.kv_type])
+    memory_budget = _physical_memory() // _STATES_SHARE if command.memory_budget is None else command.memory_budget
+    pool = StatePool(new_state, memory_budget, _snapshots(command, loaded, column, new_state, notify))
     chat = ChatModel(
         Engine(loaded.model, context_length, pool),
         tokenizer,
@@ -63,6 +72,23 @@ def open_chat_model(command: Load, progress: Callable[[int, int], None]) -> tupl
         presets={mode: _shown(params) for mode, params in by_mode.items()},
     )
     return chat, info, loaded.notices
+
+
+_KV_TYPES: dict[str, KVType] = {"auto": "f32", "q8": "q8"}
+
+
+def _snapshots(
+    command: Load, loaded: LoadedModel, column: Column, new: Callable[[], SequenceState], notify: Callable[[str], None]
+) -> SnapshotStore | None:
+    """The states on disk of this file, as this column of the op table, this type of KV and this MTP block make them."""
+    if command.snapshots is None:
+        return None
+    try:
+        key = fingerprint(loaded.gguf.paths, column, command.kv_type, "mtp" if loaded.model.mtp else "")
+    except OSError:
+        return None  # a file that can be mapped but no longer read: it has other things to worry about
+    budget = _SNAPSHOT_BUDGET if command.snapshot_budget is None else command.snapshot_budget
+    return SnapshotStore(Path(command.snapshots), key, new, loaded.model.config.hidden, budget, notify)
 
 
 def _context_length(wanted: int | None, trained: int) -> int:

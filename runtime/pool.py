@@ -4,31 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from runtime.cache import Checkpoint, SequenceState, memory
+import xxhash
 
-_LATEST_KEPT = 3  # checkpoints of a sequence that are never thinned out, besides its beginning
+from runtime.cache import SequenceState, memory
+from runtime.prefix import common_prefix
+from runtime.snapshots import SnapshotStore
+from runtime.thinning import least_useful
+
+_FLOORS = (16, 4)  # checkpoints left to each sequence in the first and in the second round of thinning
+_SHARED_PREFIX = "system prompt "
+_SHARED_KEPT = 4  # system prompts
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What is kept of one conversation, bytes shared with others included."""
+
+    conversation: str
+    tokens: int
+    checkpoints: int
+    memory_bytes: int
+    disk_bytes: int
 
 
 class StatePool:
     """The sequences of several conversations under one memory budget, least recently used out first.
 
-    A prompt goes on from whichever sequence agrees with it longest, so a new conversation begins with the
-    system prompt that another has read, and a fork with all that it shares with its origin.
+    A prompt goes on from whichever sequence agrees with it longest, in memory or on disk, so a new conversation
+    begins with the system prompt that another has read, and a fork with all that it shares with its origin.
     """
 
-    def __init__(self, new: Callable[[], SequenceState], budget: int) -> None:
+    def __init__(self, new: Callable[[], SequenceState], budget: int, snapshots: SnapshotStore | None = None) -> None:
         """`budget` in bytes."""
-        self._new = new
-        self._budget = budget
+        self.new_state = new
+        self.budget = budget
+        self.snapshots = snapshots
         self._states: dict[str, SequenceState] = {}  # the last one used comes last
+        self._unsaved: dict[str, None] = {}  # an ordered set of names in `_states`
+        self._lent: SequenceState | None = None
+        self._blocks = 0  # of the lent state, when room was last made
 
     def __len__(self) -> int:
         return len(self._states)
 
     @property
     def nbytes(self) -> int:
-        return memory(self._states.values())
+        return memory((*self._states.values(), *([self._lent] if self._lent else [])))
 
     @contextmanager
     def lend(self, conversation: str, prompt: Sequence[int]) -> Iterator[SequenceState]:
@@ -36,7 +59,7 @@ class StatePool:
 
         It comes back to the pool afterwards, unless the work on it failed: then it may be wrong and is dropped.
         """
-        state = self._claim(conversation, prompt)
+        self._lent = state = self._claim(conversation, list(prompt))
         try:
             yield state
         except GeneratorExit:
@@ -44,67 +67,137 @@ class StatePool:
             raise
         else:
             self._put(conversation, state)
+        finally:
+            self._lent = None
+
+    def checkpoint(self, state: SequenceState) -> None:
+        """Make the lent state's present place one to come back to, if memory allows."""
+        state.checkpoint()
+        self._make_room()
+
+    def follow(self, state: SequenceState) -> None:
+        """The lent state has gone on: make room for what it has grown by."""
+        if len(state.kv.blocks) != self._blocks:
+            self._make_room()
+
+    def share(self, state: SequenceState) -> None:
+        """What the lent state has read so far is a system prompt: keep it for conversations to come."""
+        name = _SHARED_PREFIX + xxhash.xxh3_64_hexdigest(repr(state.ids).encode())
+        known = self._states.pop(name, None)
+        self._states[name] = known or state.fork(state.length)
+        if known is None:
+            self._unsaved[name] = None
+            shared = [name for name in self._states if name.startswith(_SHARED_PREFIX)]
+            for name in shared[:-_SHARED_KEPT]:
+                self._evict(name)
+
+    def save(self, cancelled: Callable[[], bool]) -> bool:
+        """Bring to disk what has changed, the last used first. Returns whether nothing is left to do."""
+        while self._unsaved and self.snapshots:
+            name = next(reversed(self._unsaved))
+            if not self.snapshots.save(name, self._states[name], cancelled) and cancelled():
+                return False
+            # if it was not cancelled, another process is saving the conversation, which does as well
+            del self._unsaved[name]
+        return True
 
     def drop(self, conversation: str) -> None:
+        """Forget a conversation, on disk too."""
         self._states.pop(conversation, None)
+        self._unsaved.pop(conversation, None)
+        if self.snapshots:
+            self.snapshots.drop(conversation)
+
+    def drop_all(self) -> None:
+        """Forget everything, on disk too."""
+        self.clear()
+        if self.snapshots:
+            self.snapshots.drop(None)
 
     def clear(self) -> None:
+        """Forget what is in memory."""
         self._states.clear()
+        self._unsaved.clear()
 
-    def _claim(self, conversation: str, prompt: Sequence[int]) -> SequenceState:
+    def holdings(self) -> list[Holding]:
+        """The last used first, those on disk only at the end."""
+        stored = {found.manifest.conversation: found for found in (self.snapshots.all() if self.snapshots else ())}
+        held = []
+        for name, state in reversed(self._states.items()):
+            found = stored.pop(name, None)
+            size, disk = memory([state]), found.nbytes if found else 0
+            held.append(Holding(name, state.length, len(state.checkpoints) - 1, size, disk))
+        for name, found in stored.items():
+            held.append(Holding(name, found.manifest.tokens, len(found.manifest.places), 0, found.nbytes))
+        return held
+
+    def _claim(self, conversation: str, prompt: list[int]) -> SequenceState:
         own = self._states.pop(conversation, None)
+        self._unsaved.pop(conversation, None)
         best, reached = own, _agreement(own, prompt) if own else 0
-        for other in self._states.values():
+        for name, other in self._states.items():
             if (agreed := _agreement(other, prompt)) > reached:
                 best, reached = other, agreed
+                source = name
+        if self.snapshots and (found := self.snapshots.find(prompt, reached)):
+            restored = self.snapshots.load(*found)
+            if restored:
+                return restored
         if best is None:
-            return self._new()
+            return self.new_state()
         if best is not own:
+            self._states[source] = self._states.pop(source)  # it has just been of use
             return best.fork(reached)
         best.rewind(reached)
         return best
 
     def _put(self, conversation: str, state: SequenceState) -> None:
+        self._lent = None
         self._states[conversation] = state
+        if self.snapshots:
+            self._unsaved.pop(conversation, None)
+            self._unsaved[conversation] = None
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Thin out checkpoints, the oldest sequence's first, then let whole sequences go, the one in use never."""
+        budget = self.budget
+        if self._lent:  # its next step brings a new recurrent state
+            self._blocks = len(self._lent.kv.blocks)
+            budget -= sum(layer.nbytes for layer in self._lent.recurrent)
         used = self.nbytes
-        for name in list(self._states):
-            if used <= self._budget:
+        for floor in _FLOORS:
+            for state in (*self._states.values(), *([self._lent] if self._lent else [])):
+                if used <= budget:
+                    return
+                if _thin(state, used - budget, floor):
+                    used = self.nbytes
+        names = list(self._states)[: None if self._lent else -1]
+        for name in sorted(names, key=lambda name: name.startswith(_SHARED_PREFIX)):  # system prompts go last
+            if used <= budget:
                 return
-            if self._thin(self._states[name], used - self._budget):
-                used = self.nbytes
-            if used > self._budget and name != conversation:
-                del self._states[name]
-                used = self.nbytes
+            self._evict(name)
+            used = self.nbytes
 
-    def _thin(self, state: SequenceState, excess: int) -> bool:
-        """Drop checkpoints that save the least prefill for their age, until `excess` bytes are free or few are left."""
-        dropped = False
-        while excess > 0 and len(state.checkpoints) > _LATEST_KEPT + 1:
-            places = state.checkpoints
-            index = min(range(1, len(places) - _LATEST_KEPT), key=lambda i: _worth(places, i))
-            excess -= sum(layer.nbytes for layer in places.pop(index).recurrent)
-            dropped = True
-        return dropped
+    def _evict(self, name: str) -> None:
+        state = self._states.pop(name)
+        if name in self._unsaved:
+            del self._unsaved[name]
+            if self.snapshots:
+                self.snapshots.save(name, state, lambda: False)
 
 
-def _worth(places: Sequence[Checkpoint], index: int) -> float:
-    """Tokens that would be read again without this checkpoint, less the further it lies back."""
-    age = places[-1].length - places[index].length
-    return (places[index + 1].length - places[index - 1].length) / (age + 1)
+def _thin(state: SequenceState, excess: int, floor: int) -> bool:
+    """Drop the least useful checkpoints until about `excess` bytes are free or `floor` are left."""
+    dropped = False
+    while excess > 0 and len(state.checkpoints) > floor:
+        index = least_useful([place.length for place in state.checkpoints], state.length)
+        if index is None:
+            break
+        excess -= state.checkpoints.pop(index).nbytes
+        dropped = True
+    return dropped
 
 
 def _agreement(state: SequenceState, prompt: Sequence[int]) -> int:
     return state.reach(common_prefix(state.ids, prompt))
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two sequences share from the start."""
-    low, high = 0, min(len(a), len(b))
-    a, b = list(a[:high]), list(b[:high])
-    while low < high:  # halving, since comparing slices is far quicker than a loop
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -48,6 +48,21 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class CachedState:
+    """What is kept of one conversation, or of a system prompt that several begin with.
+
+    Bytes that it shares with others are counted in each.
+    """
+
+    conversation_id: str
+    tokens: int
+    checkpoints: int
+    bytes: int  # in memory
+    on_disk_bytes: int
+    in_memory: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What the chat shows of the loaded model."""
 
@@ -75,6 +90,7 @@ class Stats:
     drafted: int = 0
     accepted: int = 0
     ttft_ms: float | None = None
+    prefill_ms: float | None = None  # of the model's work on the prompt, a part of ttft_ms
     decode_tok_per_s: float | None = None
     thinking_tokens: int = 0
     thinking_ms: float | None = None
@@ -87,12 +103,20 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Open a model. `context_length` None: what the file allows, at most the runtime's default."""
+    """Open a model. `context_length` None: what the file allows, at most the runtime's default.
+
+    `snapshots`: the folder in which conversations' states outlive the worker; None: they do not. The budgets are
+    bytes, for states on disk and in memory; None: the runtime's default. `kv_type` "q8": keys and values in 8 bits.
+    """
 
     path: str
     context_length: int | None = None
     ops: Literal["auto", "reference", "cpu", "triton"] = "auto"
     threads: int | None = None
+    snapshots: str | None = None
+    snapshot_budget: int | None = None
+    memory_budget: int | None = None
+    kv_type: Literal["auto", "q8"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +139,18 @@ class Generate:
 @dataclass(frozen=True, slots=True)
 class Cancel:
     request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CacheList:
+    """Tell what is kept of which conversation: one CacheReport."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheDrop:
+    """Forget the state of one conversation, or with None all states, in memory and on disk: one CacheReport."""
+
+    conversation_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +233,19 @@ class Settled:
     tokens: int
 
 
-Command = Load | Generate | Cancel | Shutdown
-Event = LoadProgress | Ready | Notice | PromptProgress | Delta | Finished | Failed | Settled
+@dataclass(frozen=True, slots=True)
+class CacheReport:
+    """The states of this model, the last used first; the totals in bytes, on disk those of other models too."""
+
+    states: tuple[CachedState, ...]
+    memory_bytes: int
+    memory_budget: int
+    disk_bytes: int
+    disk_budget: int  # 0: nothing is kept on disk
+
+
+Command = Load | Generate | Cancel | CacheList | CacheDrop | Shutdown
+Event = LoadProgress | Ready | Notice | PromptProgress | Delta | Finished | Failed | Settled | CacheReport
 
 _COMMANDS: dict[str, type[Any]] = {c.__name__: c for c in typing.get_args(Command)}
 _EVENTS: dict[str, type[Any]] = {c.__name__: c for c in typing.get_args(Event)}

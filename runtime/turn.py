@@ -54,6 +54,7 @@ class ChatModel:
             max_tokens=command.sampling.max_tokens,
             thought=self._thought(command.thinking_budget) if prompt.opens_thought else None,
             boundaries=self._boundaries(prompt.ids),
+            shared=self._system_tokens(command.messages, prompt.ids),
         )
         reply = _Reply(command.request_id, self._tokenizer, request, started, clock, self.engine.context_length)
         for step in self.engine.generate(command.conversation_id, request, cancelled):
@@ -82,6 +83,20 @@ class ChatModel:
             self._unsettled = None
         return Settled(command.conversation_id, len(ids)) if done else None
 
+    def warm_up(self) -> None:
+        """Do once what is slow the first time, on a state that nobody keeps: rendering, a prefill, a decode."""
+        ids = self._template.render([Message("user", "Hello")], thinking=self._thinking_default).ids
+        model = self.engine.model
+        state = self.engine.pool.new_state()
+        for rows in (ids, ids[-1:]):
+            hidden = model.forward(rows, state)
+            state.commit()
+            model.logits(hidden[-1:])
+
+    def save(self, cancelled: Callable[[], bool]) -> None:
+        """Bring the states that have changed to disk, while nobody waits; it can be asked again."""
+        self.engine.pool.save(cancelled)
+
     def _thinks(self, command: Generate) -> bool:
         return self._thinking_default if command.thinking is None else command.thinking
 
@@ -89,6 +104,12 @@ class ChatModel:
         """Where messages begin: the places to which an edit, a new answer or another conversation comes back."""
         header = self._tokenizer.special_id(_HEADER)
         return tuple(i for i, id in enumerate(ids) if id == header and i > 0)
+
+    def _system_tokens(self, messages: Sequence[Message], ids: Sequence[int]) -> int:
+        """The length of the system prompt, which other conversations have too; 0 if there is none."""
+        if all(message.role != "system" or not message.content.strip() for message in messages):
+            return 0
+        return next(iter(self._boundaries(ids)), 0)
 
     def _thought(self, budget: int | None) -> Thought | None:
         close_id = self._tokenizer.special_id("</think>")
@@ -111,6 +132,8 @@ class _Reply:
     prompt: Prefilled = field(default_factory=lambda: Prefilled(0, 0, 0))
     generated: int = 0
     thinking_tokens: int = 0
+    prefill_began: float = 0.0
+    prefill_ended: float = 0.0
     first_token: float | None = None
     last_token: float = 0.0
     thought_ended: float | None = None
@@ -127,6 +150,8 @@ class _Reply:
     def follow(self, step: Prefilled | NewToken | Done) -> Iterator[Event]:
         match step:
             case Prefilled():
+                self.prefill_ended = self.clock()
+                self.prefill_began = self.prefill_began or self.prefill_ended
                 self.prompt = step
                 yield PromptProgress(self.request_id, step.done, step.total, step.cached)
             case NewToken(id, drafted):
@@ -179,6 +204,7 @@ class _Reply:
             drafted=done.drafted,
             accepted=done.accepted,
             ttft_ms=None if first is None else 1000 * (first - self.started),
+            prefill_ms=1000 * (self.prefill_ended - self.prefill_began),
             decode_tok_per_s=steps / (last - first) if first is not None and steps > 0 and last > first else None,
             thinking_tokens=self.thinking_tokens,
             thinking_ms=1000 * (thought_end - first) if first is not None and self.request.thought else None,

@@ -8,12 +8,17 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from runtime.protocol import (
+    CacheDrop,
+    CachedState,
+    CacheList,
+    CacheReport,
     Cancel,
     Command,
     Event,
@@ -32,6 +37,8 @@ from runtime.protocol import (
 
 if TYPE_CHECKING:
     from runtime.turn import ChatModel
+
+_LEAVE_SECONDS = 1.5  # for the states' sake; the chat waits two before it uses force
 
 _log = logging.getLogger("qwenchat.worker")
 
@@ -87,6 +94,7 @@ class Worker:
         self._inbox = inbox
         self._emit = emit
         self._chat: ChatModel | None = None
+        self._cold = False  # nothing has run since the model was loaded
 
     def run(self) -> None:
         while True:
@@ -96,15 +104,21 @@ class Worker:
                 case Generate() as command:
                     self._guard(partial(self._generate, command), command.request_id)
                     self._inbox.forget(command.request_id)
-                    self._settle()
+                case CacheDrop(conversation_id):
+                    self._guard(partial(self._drop, conversation_id), None)
+                case CacheList():
+                    self._guard(self._report, None)
                 case Shutdown():
+                    self._leave()
                     return
+            self._rest()
 
     def _load(self, command: Load) -> None:
         from runtime.loading import open_chat_model
         from runtime.models.loading import check_model
 
         check_model(command.path)
+        self._leave()
         self._chat = None  # the old model's memory is free before the new one needs it
         last = -1
 
@@ -115,27 +129,66 @@ class Worker:
                 last = percent
                 self._emit(LoadProgress(done, total, "reading the weights"))
 
-        self._chat, info, notices = open_chat_model(command, progress)
+        self._chat, info, notices = open_chat_model(command, progress, lambda sentence: self._emit(Notice(sentence)))
         for notice in notices:
             self._emit(Notice(notice))
+        self._cold = True
         self._emit(Ready(info))
 
     def _generate(self, command: Generate) -> None:
         if self._chat is None:
             self._emit(Failed("No model is loaded.", "load", request_id=command.request_id))
             return
+        self._cold = False
         for event in self._chat.generate(command, lambda: self._inbox.cancelled(command.request_id)):
             self._emit(event)
 
-    def _settle(self) -> None:
+    def _drop(self, conversation_id: str | None) -> None:
+        if self._chat is not None:
+            if conversation_id is None:
+                self._chat.engine.pool.drop_all()
+            else:
+                self._chat.engine.pool.drop(conversation_id)
+        self._report()
+
+    def _report(self) -> None:
+        pool = self._chat.engine.pool if self._chat else None
+        if pool is None:
+            self._emit(CacheReport((), 0, 0, 0, 0))
+            return
+        states = tuple(
+            CachedState(h.conversation, h.tokens, h.checkpoints, h.memory_bytes, h.disk_bytes, h.memory_bytes > 0)
+            for h in pool.holdings()
+        )
+        disk = (pool.snapshots.nbytes, pool.snapshots.budget) if pool.snapshots else (0, 0)
+        self._emit(CacheReport(states, pool.nbytes, pool.budget, *disk))
+
+    def _rest(self) -> None:
         """Use the time in which the user reads; whatever goes wrong costs only the head start."""
-        if self._chat is None or self._inbox.waiting():
+        self._prepare(self._inbox.waiting, self._emit)
+
+    def _leave(self) -> None:
+        """Keep what can be kept of this model's states, as far as there is time."""
+        self._cold = False
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        self._prepare(lambda: time.monotonic() > deadline, lambda event: None)
+
+    def _prepare(self, cancelled: Callable[[], bool], emit: Callable[[Event], None]) -> None:
+        """Warm up a new model, settle the last turn, and bring states to disk."""
+        if self._chat is None or cancelled():
             return
         try:
-            if settled := self._chat.settle(self._inbox.waiting):
-                self._emit(settled)
+            if self._cold:
+                self._cold = False
+                self._chat.warm_up()
+            settled = self._chat.settle(cancelled)
+            self._chat.save(cancelled)
+            if settled:  # said only now, so that a turn that is known to have settled survives whatever happens
+                emit(settled)
+        except BrokenPipeError:
+            raise
         except Exception:
-            _log.exception("settling failed")
+            _log.exception("preparing failed")
             self._chat.engine.pool.clear()
 
     def _guard(self, work: Callable[[], None], request_id: str | None) -> None:

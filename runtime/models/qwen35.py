@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from kernels.attention import attention, rope
+from kernels.attention_q8 import attention_q8
 from kernels.conv1d import causal_conv1d
 from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent
 from kernels.moe import experts, route, swiglu
 from kernels.norm import gated_rms_norm, rms_norm
 from kernels.op import OpTable
 from kernels.quant_matmul import embedding, quant_matmul
-from runtime.cache import LayerCache, RecurrentState, SequenceState, Staged, StagedState
+from runtime.cache import KVType, LayerCache, RecurrentState, SequenceState, Staged, StagedState
 from runtime.models.config import ModelConfig, MoEConfig
 from runtime.rope import RotaryEmbedding
 from runtime.weights import Weights
@@ -55,7 +56,11 @@ class Attention:
         query_gate = self.ops[quant_matmul](x, self.attn_q).view(-1, self.heads, 2 * self.dim)
         q, gate = query_gate.chunk(2, dim=-1)  # per head: [query | gate]
         q = self.ops[rope](self.ops[rms_norm](q, self.attn_q_norm, self.eps), at.cos, at.sin)
-        out = self.ops[attention](q, cache.keys, cache.values, gate, at.start)  # [T, heads, D]
+        if cache.kind == "q8":
+            scales = cache.key_scales, cache.value_scales
+            out = self.ops[attention_q8](q, cache.keys, cache.values, *scales, gate, at.start)
+        else:
+            out = self.ops[attention](q, cache.keys, cache.values, gate, at.start)  # [T, heads, D]
         return self.ops[quant_matmul](out.flatten(1), self.attn_output)
 
     def remember(self, x: Tensor, cache: LayerCache, at: Place) -> None:
@@ -236,8 +241,8 @@ class Qwen35:
     def vocabulary(self) -> int:
         return self.trunk.token_embd.shape[0]
 
-    def new_state(self) -> SequenceState:
-        return SequenceState.empty(self.config, mtp=self.mtp is not None)
+    def new_state(self, kv: KVType = "f32") -> SequenceState:
+        return SequenceState.empty(self.config, mtp=self.mtp is not None, kv=kv)
 
     @torch.inference_mode()
     def forward(

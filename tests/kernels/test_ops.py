@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from kernels.attention import attention, rope
+from kernels.attention_q8 import attention_q8
 from kernels.conv1d import causal_conv1d
 from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent
 from kernels.moe import experts, route, swiglu
@@ -100,6 +101,20 @@ def attention_formula(
     return out * sigmoid(gate)
 
 
+def attention_q8_formula(
+    q: Array,
+    key_blocks: tuple[Array, ...],
+    value_blocks: tuple[Array, ...],
+    key_scales: tuple[Array, ...],
+    value_scales: tuple[Array, ...],
+    gate: Array,
+    start: int,
+) -> Array:
+    keys = tuple(rows * scale[:, :, None] for rows, scale in zip(key_blocks, key_scales, strict=True))
+    values = tuple(rows * scale[:, :, None] for rows, scale in zip(value_blocks, value_scales, strict=True))
+    return attention_formula(q, keys, values, gate, start)
+
+
 def swiglu_formula(gate: Array, up: Array) -> Array:
     return silu(gate) * up
 
@@ -130,6 +145,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     delta_chunk.name: chunk_formula,
     rope.name: rope_formula,
     attention.name: attention_formula,
+    attention_q8.name: attention_q8_formula,
     swiglu.name: swiglu_formula,
     route.name: route_formula,
     experts.name: experts_formula,

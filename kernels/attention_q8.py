@@ -1,0 +1,56 @@
+"""Attention over a KV cache whose rows are int8 with a scale each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.attention import attention
+from kernels.op import Case, Op, random_tensors
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Round each row to int8: q = round(x / scale), scale = max|x| / 127, so that |x − q·scale| ≤ scale / 2.
+
+    [..., D] → int8 [..., D], fp32 [...]. What is not finite keeps its row from being so.
+    """
+    scale = x.abs().amax(-1) / 127
+    rows = x / scale.clamp_min(torch.finfo(torch.float32).tiny)[..., None]
+    return rows.nan_to_num().round().clamp(-127, 127).to(torch.int8), scale
+
+
+def _attention_q8(
+    q: Tensor,
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    key_scales: Sequence[Tensor],
+    value_scales: Sequence[Tensor],
+    gate: Tensor,
+    start: int,
+) -> Tensor:
+    """`attention` over rows int8 · scale.
+
+    keys, values: blocks [Hkv, B, D] int8; key_scales, value_scales: blocks [Hkv, B] fp32; the rest as there.
+    """
+    keys = [rows * scale[..., None] for rows, scale in zip(keys, key_scales, strict=True)]
+    values = [rows * scale[..., None] for rows, scale in zip(values, value_scales, strict=True)]
+    return attention.reference(q, keys, values, gate, start)
+
+
+def _cases() -> Iterator[Case]:
+    randn = random_tensors(10)
+    shapes = ((1, 0, 4, 2, 64, 8), (1, 37, 3, 1, 32, 16), (4, 100, 4, 2, 64, 32), (300, 5, 2, 2, 16, 64))
+    for tokens, start, heads, kv, dim, block in shapes:
+        end = start + tokens
+        cache, scales = quantize_rows(randn(2, kv, -(-end // block) * block + block, dim))
+        scales[:, :, end:] = torch.nan  # what lies beyond the last position must not be read
+        keys, values = (tuple(half.split(block, dim=1)) for half in cache)
+        key_scales, value_scales = (tuple(half.split(block, dim=1)) for half in scales)
+        q, gate = randn(tokens, heads, dim), randn(tokens, heads, dim)
+        name = f"{tokens}+{start}h{heads}kv{kv}x{dim}b{block}"
+        yield Case(name, (q, keys, values, key_scales, value_scales, gate, start))
+
+
+attention_q8 = Op(_attention_q8, _cases, tolerance=1e-4)

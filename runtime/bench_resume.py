@@ -1,0 +1,225 @@
+"""What a turn of a long conversation reads again: in one session, after a restart, after a kill.
+
+A history is read and settled; then a next turn, a new answer, an edit and a fork are asked for, and each is compared
+with an empty chat that gets the same new words. All goes through worker processes, as in the chat.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from runtime.bench_worker import BenchWorker
+from runtime.loading import open_chat_model
+from runtime.protocol import Generate, Load, Message, Sampling, Stats
+
+MOST_MS = 50.0  # by which the first token may come later than in an empty chat, the model's own work not counted
+MOST_MS_PER_GB = 300.0
+
+_SHORT = Sampling(temperature=0, max_tokens=2)
+_WORDS = "the river runs past the old mill and nobody knows how deep the water is below the wheel"
+_TURNS = 20  # of the history
+_REPEATS = 3
+_ROOM = 2048  # tokens, for what follows the history
+_DEFAULT_CONTEXT = 30_000  # tokens, that fit without being asked for
+
+
+@dataclass(frozen=True)
+class Mode:
+    thinking: bool
+    preserve_thinking: bool
+
+    @property
+    def name(self) -> str:
+        return f"thinking {'on' if self.thinking else 'off'}, {'preserved' if self.preserve_thinking else 'dropped'}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operation. `late_ms`: how much later the first token came than in an empty chat, without prefill."""
+
+    mode: str
+    session: Literal["same", "restarted", "killed"]
+    operation: str
+    prompt_tokens: int
+    prefilled_tokens: int
+    new_tokens: int  # that an empty chat prefills for the same words
+    ttft_ms: float
+    late_ms: float
+
+    @property
+    def good(self) -> bool:
+        return self.prefilled_tokens <= self.new_tokens and self.late_ms <= MOST_MS
+
+
+@dataclass(frozen=True)
+class Report:
+    model: str
+    history_tokens: int
+    rows: tuple[Row, ...]
+    state_bytes: int
+    read_ms_per_gb: float
+
+    @property
+    def good(self) -> bool:
+        return all(row.good for row in self.rows)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "good": self.good}
+
+    def as_text(self) -> str:
+        lines = [
+            f"{self.model}, {self.history_tokens:,} tokens of history",
+            f"{'':32}{'session':>10}{'operation':>15}{'prefilled':>10}{'new':>6}{'TTFT ms':>9}{'late ms':>9}",
+        ]
+        lines += [
+            f"{row.mode:32}{row.session:>10}{row.operation:>15}{row.prefilled_tokens:>10}{row.new_tokens:>6}"
+            f"{row.ttft_ms:>9.1f}{row.late_ms:>9.1f}{'' if row.good else '  !'}"
+            for row in self.rows
+        ]
+        lines.append(f"state on disk: {self.state_bytes / 1e6:,.1f} MB, read in {self.read_ms_per_gb:,.0f} ms per GB")
+        return "\n".join(lines)
+
+
+def measure(
+    path: str,
+    tokens: int,
+    *,
+    quick: bool = False,
+    ops: Literal["auto", "reference", "cpu", "triton"] = "auto",
+    kv_type: Literal["auto", "q8"] = "auto",
+) -> Report:
+    """Raises WorkerError."""
+    thinking = [False] if quick else [False, True]
+    modes = [Mode(*choice) for choice in itertools.product(thinking, [False, True])]
+    with tempfile.TemporaryDirectory(prefix="qwenchat-bench-") as folder:
+        context = None if tokens < _DEFAULT_CONTEXT else tokens + _ROOM
+        load = Load(path, context, ops, snapshots=f"{folder}/states", kv_type=kv_type)
+        rows: list[Row] = []
+        for mode in modes:
+            shutil.rmtree(f"{folder}/states", ignore_errors=True)
+            measured, history, model = _measure_mode(load, mode, tokens, Path(folder))
+            rows += measured
+        state_bytes, read = _read_speed(load)
+    return Report(model, history, tuple(rows), state_bytes, read)
+
+
+def _measure_mode(load: Load, mode: Mode, tokens: int, folder: Path) -> tuple[list[Row], int, str]:
+    states, saved = folder / "states", folder / "saved"
+    with BenchWorker(load) as worker:
+        # an empty chat, several times: the first one pays for what is slow once
+        empty = [_turn(mode, worker, f"empty {i}", (_words(i),))[0] for i in range(2 * _REPEATS)][_REPEATS:]
+        history = _history(worker, mode, tokens)
+    row = partial(_row, mode, empty)
+    shutil.rmtree(states)
+
+    with BenchWorker(load) as worker:
+        stats, reply = _turn(mode, worker, "long", history)
+        shutil.copytree(states, saved)
+        operations = _operations(history, reply)
+        rows = [row("same", name, _turn(mode, worker, chat, messages)[0]) for name, chat, messages in operations]
+
+    for name, chat, messages in operations:
+        with _restarted(load, mode, states, saved) as worker:
+            rows.append(row("restarted", name, _turn(mode, worker, chat, messages)[0]))
+
+    name, chat, messages = operations[0]
+    with _restarted(load, mode, states, saved) as worker:
+        _, reply = _turn(mode, worker, chat, messages)
+        worker.kill()
+    with _restarted(load, mode, states, None) as worker:
+        found, _ = _turn(mode, worker, chat, (*messages, reply, _words(7)))
+        rows.append(row("killed", name, found))
+    shutil.rmtree(saved)
+    return rows, stats.context_used, worker.model.name
+
+
+def _restarted(load: Load, mode: Mode, states: Path, saved: Path | None) -> BenchWorker:
+    """A worker that finds the states of `saved`, or those that are there, and has answered something else."""
+    if saved:
+        shutil.rmtree(states)
+        shutil.copytree(saved, states)
+    worker = BenchWorker(load)
+    _turn(mode, worker, "other", (Message("user", "Hello"),))
+    return worker
+
+
+def _words(number: int) -> Message:
+    """A user's message; all have the same number of tokens."""
+    return Message("user", f"And what would you say to that, {number}?")
+
+
+def _operations(history: tuple[Message, ...], reply: Message) -> list[tuple[str, str, tuple[Message, ...]]]:
+    """Ways to go on from a history that ends in a user's message, which was answered with `reply`."""
+    middle = len(history) // 4 * 2  # a user's message
+    return [
+        ("next turn", "long", (*history, reply, _words(1))),
+        ("new answer", "long", history),
+        ("edit of last", "long", (*history[:-1], _words(2))),
+        ("fork at last", "fork", (*history[:-1], _words(3))),
+        ("edit of middle", "long", (*history[:middle], _words(4))),
+    ]
+
+
+def _history(worker: BenchWorker, mode: Mode, tokens: int) -> tuple[Message, ...]:
+    """Turns of about `tokens` tokens together, that end in a user's message."""
+
+    def turns(words: int) -> tuple[Message, ...]:
+        text = " ".join(itertools.islice(itertools.cycle(_WORDS.split()), words))
+        messages: list[Message] = []
+        for i in range(_TURNS):
+            messages.append(Message("user", f"{i}: {text}"))
+            messages.append(Message("assistant", f"{i}. {text}", "Let me see."))
+        return tuple(messages[:-1])
+
+    few, more = (_turn(mode, worker, f"sample {words}", turns(words))[0].prompt_tokens for words in (2, 4))
+    return turns(max(1, round(2 + 2 * (tokens - few) / (more - few))))
+
+
+def _turn(mode: Mode, worker: BenchWorker, conversation: str, messages: tuple[Message, ...]) -> tuple[Stats, Message]:
+    return worker.turn(
+        Generate("bench", conversation, messages, _SHORT, mode.thinking, preserve_thinking=mode.preserve_thinking)
+    )
+
+
+def _row(
+    mode: Mode, empty: list[Stats], session: Literal["same", "restarted", "killed"], operation: str, found: Stats
+) -> Row:
+    return Row(
+        mode=mode.name,
+        session=session,
+        operation=operation,
+        prompt_tokens=found.prompt_tokens,
+        prefilled_tokens=found.prefilled_tokens,
+        new_tokens=max(one.prompt_tokens for one in empty),
+        ttft_ms=found.ttft_ms or 0.0,
+        late_ms=_overhead(found) - min(map(_overhead, empty)),
+    )
+
+
+def _overhead(stats: Stats) -> float:
+    return (stats.ttft_ms or 0.0) - (stats.prefill_ms or 0.0)
+
+
+def _read_speed(load: Load) -> tuple[int, float]:
+    """Bytes of the largest state on disk, and milliseconds per GB to read and check it."""
+    chat, _, _ = open_chat_model(load, lambda done, total: None)
+    store = chat.engine.pool.snapshots
+    snapshot = max(store.all(), key=lambda found: found.manifest.tokens) if store else None
+    if store is None or snapshot is None:
+        return 0, 0.0
+    names = {*snapshot.manifest.kv, *(snapshot.manifest.mtp or ()), snapshot.manifest.places[snapshot.manifest.tokens]}
+    size = sum((snapshot.folder / name).stat().st_size for name in names)
+    times = []
+    for _ in range(_REPEATS):
+        began = time.perf_counter()
+        store.load(snapshot, snapshot.manifest.tokens)
+        times.append(time.perf_counter() - began)
+    return size, 1000 * min(times) / (size / 1e9)

@@ -1,0 +1,233 @@
+"""The files of one snapshot: tensors that name their own content, and the manifest that makes them one.
+
+A folder holds one conversation's snapshot. Its tensor files are never changed: a name ends in the hash of the
+content. `manifest.json` names those that belong together, and replacing it by a rename is the moment at which a new
+snapshot takes the place of the old; what it does not name is swept away afterwards.
+
+Nothing is synced: a process that is killed loses no file it has written, and what a power failure tears does not
+match its hash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+VERSION = 1
+MANIFEST, LOCK = "manifest.json", "lock"
+_NAME = re.compile(r"(?:ids|kv|mtp|place)-([0-9a-f]{32})\.safetensors")
+_CHUNK = 8 << 20  # bytes written between two looks at whether to go on
+_LARGEST_MANIFEST = 16 << 20  # bytes
+_DTYPES = {torch.float32: "F32", torch.int32: "I32", torch.int8: "I8", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+
+class DamagedError(Exception):
+    """A snapshot that is not as it was written."""
+
+
+class NewerError(Exception):
+    """A snapshot written by a later version of the program."""
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error
+    """Writing was given up because something else is wanted."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a snapshot consists of; file names are those of `write_tensors`.
+
+    `kv`, `mtp`: the blocks in order, the last one perhaps not full (`mtp` None: the model has no MTP block).
+    `places`: length in tokens → recurrent state there; the greatest length is that of the whole sequence.
+    """
+
+    conversation: str
+    tokens: int
+    ids: str
+    kv: tuple[str, ...]
+    mtp: tuple[str, ...] | None
+    places: dict[int, str]
+
+    @property
+    def names(self) -> set[str]:
+        return {self.ids, *self.kv, *(self.mtp or ()), *self.places.values()}
+
+    def write(self, folder: Path) -> None:
+        body = {"version": VERSION, **asdict(self), "places": list(self.places.items())}
+        body["hash"] = _text_hash(body)
+        temporary = folder / f"{MANIFEST}.new"
+        temporary.write_text(json.dumps(body))
+        temporary.replace(folder / MANIFEST)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Raises DamagedError, NewerError, and OSError."""
+        path = folder / MANIFEST
+        if path.stat().st_size > _LARGEST_MANIFEST:
+            raise DamagedError(f"{path} is too large")
+        try:
+            body = json.loads(path.read_bytes())
+            version, expected = body["version"], body.pop("hash", None)
+            if type(version) is int and version > VERSION:
+                raise NewerError(f"{path} is of version {version}")
+            if version != VERSION or expected != _text_hash(body):
+                raise DamagedError(f"{path} does not match its hash")
+            del body["version"]
+            found = cls(**{**body, **_typed(body)})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DamagedError(f"{path} cannot be read") from error
+        if not found.places or max(found.places) != found.tokens or not all(map(_NAME.fullmatch, found.names)):
+            raise DamagedError(f"{path} names impossible files")
+        return found
+
+
+def _typed(body: Mapping[str, Any]) -> dict[str, Any]:
+    mtp = body["mtp"]
+    return {
+        "kv": tuple(body["kv"]),
+        "mtp": None if mtp is None else tuple(mtp),
+        "places": {int(length): str(name) for length, name in body["places"]},
+    }
+
+
+def _text_hash(body: Mapping[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode())
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """Hash of names, types, shapes and values; 32 hex digits."""
+    digest = xxhash.xxh3_128()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return memoryview(flat.view(torch.uint8).numpy().data)
+
+
+def write_tensors(
+    folder: Path, kind: str, tensors: Mapping[str, Tensor], cancelled: Callable[[], bool], digest: str | None = None
+) -> str:
+    """Store tensors under a name made of `kind` and their hash, unless they are there, and return it.
+
+    Raises Interrupted, and OSError.
+    """
+    name = f"{kind}-{digest or digest_of(tensors)}.safetensors"
+    path, size = folder / name, sum(tensor.nbytes for tensor in tensors.values())
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > size:  # a power failure leaves empty files
+            return name
+    temporary = path.with_suffix(".new")
+    try:
+        with temporary.open("wb", buffering=0) as file:
+            _write_all(file.write, _header(tensors), cancelled)
+            for tensor in tensors.values():
+                _write_all(file.write, _bytes(tensor), cancelled)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    return name
+
+
+def _header(tensors: Mapping[str, Tensor]) -> memoryview:
+    """A safetensors header: its length in 8 bytes, then JSON, padded so that the data begins at a multiple of 64."""
+    entries, offset = {}, 0
+    for name, tensor in tensors.items():
+        end = offset + tensor.nbytes
+        entries[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(entries).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    return memoryview(len(text).to_bytes(8, "little") + text)
+
+
+def _write_all(write: Callable[[memoryview], int | None], data: memoryview, cancelled: Callable[[], bool]) -> None:
+    while data:
+        if cancelled():
+            raise Interrupted
+        data = data[write(data[:_CHUNK]) or 0 :]
+
+
+def read_tensors(folder: Path, name: str, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a file, mapped and checked; `expected` has their names, shapes and types (meta tensors do).
+
+    Raises DamagedError, and FileNotFoundError if another process has swept the file away.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise DamagedError(f"{name!r} is no name of a file")
+    try:
+        with safe_open(folder / name, "pt") as file:
+            if set(file.keys()) != expected.keys():
+                raise DamagedError(f"{name} holds other tensors")
+            for key, wanted in expected.items():
+                found = file.get_slice(key)
+                if found.get_shape() != list(wanted.shape) or found.get_dtype() != _DTYPES[wanted.dtype]:
+                    raise DamagedError(f"{key} in {name} has another shape")
+            tensors = {key: file.get_tensor(key) for key in expected}
+    except SafetensorError as error:
+        raise DamagedError(f"{name} cannot be read") from error
+    if digest_of(tensors) != match[1]:
+        raise DamagedError(f"{name} does not match its hash")
+    return tensors
+
+
+def sweep(folder: Path, manifest: Manifest | None) -> None:
+    """Remove what `manifest` does not name, and with None all of it. Only under the folder's lock."""
+    names = manifest.names | {MANIFEST, LOCK} if manifest else set()
+    for entry in list(os.scandir(folder)):
+        if entry.name not in names:
+            Path(entry.path).unlink(missing_ok=True)
+    if manifest is None:
+        with contextlib.suppress(OSError):  # somebody begins a new snapshot in it
+            folder.rmdir()
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Whether this process alone may write in the folder (which is made); never waits. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:  # it has just been removed
+        yield False
+        return
+    try:
+        yield _lock(descriptor) and _is_still(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whoever had the lock before may have removed the folder."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

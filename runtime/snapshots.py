@@ -1,0 +1,409 @@
+"""States on disk: what the pool finds again after a restart, or after memory was short."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from runtime.cache import BLOCK, Checkpoint, KVBlock, KVCache, RecurrentState, SequenceState
+from runtime.prefix import common_prefix
+from runtime.snapshot_files import (
+    LOCK,
+    MANIFEST,
+    DamagedError,
+    Interrupted,
+    Manifest,
+    NewerError,
+    digest_of,
+    locked,
+    read_tensors,
+    sweep,
+    write_tensors,
+)
+from runtime.thinning import most_useful
+
+_PLACES = 6  # besides the end: those of the last three turns
+_NEAR = 4  # tokens, more than a header has; of two checkpoints so close together the earlier one does for both
+_TRIES = 3  # at reading what another process keeps replacing
+
+_log = logging.getLogger("qwenchat.snapshots")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is known of one conversation's snapshot without reading its state."""
+
+    folder: Path
+    manifest: Manifest
+    ids: list[int]
+    signature: tuple[int, int, int]
+
+    def reach(self, prompt: Sequence[int]) -> int:
+        """The last place in it from which `prompt` can go on; 0 if there is none."""
+        agreed = common_prefix(self.ids, prompt)
+        return max((length for length in self.manifest.places if length <= agreed), default=0)
+
+    @property
+    def nbytes(self) -> int:
+        return _folder_bytes(self.folder)
+
+
+class SnapshotStore:
+    """The snapshots of one model under a folder that several processes and models share.
+
+    Nothing raises: a snapshot that cannot be written or read costs time, and one sentence through `notify`.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        model_key: str,
+        new: Callable[[], SequenceState],
+        hidden: int,
+        budget: int,
+        notify: Callable[[str], None],
+    ) -> None:
+        """`hidden`: the width of the model; `budget`: bytes for all models together, least recently used out first."""
+        self._root = root
+        self._folder = root / model_key
+        self.budget = budget
+        self._notify = notify
+        self._known: dict[Path, Snapshot] = {}
+        self._told: set[str] = set()
+        self._empty = new()
+        self._shapes = _Shapes(self._empty, hidden)
+
+    def find(self, prompt: Sequence[int], beyond: int) -> tuple[Snapshot, int] | None:
+        """The snapshot from which `prompt` goes on furthest, and the place; None if none gets further than `beyond`."""
+        best, furthest = None, beyond
+        for snapshot in self._snapshots():
+            if (reached := snapshot.reach(prompt)) > furthest:
+                best, furthest = snapshot, reached
+        return (best, furthest) if best else None
+
+    def load(self, snapshot: Snapshot, length: int) -> SequenceState | None:
+        """The state at one of the snapshot's places, mapped and checked; None if it is no longer there."""
+        for _ in range(_TRIES):
+            try:
+                state = self._read(snapshot, length)
+                os.utime(snapshot.folder / LOCK)
+                return state
+            except FileNotFoundError:
+                renewed = self._look(snapshot.folder)
+                if renewed is None or length not in renewed.manifest.places:
+                    return None
+                if renewed.signature == snapshot.signature:
+                    self._discard(snapshot.folder, "a file is missing")
+                    return None
+                snapshot = renewed
+            except DamagedError as error:
+                self._discard(snapshot.folder, str(error))
+                return None
+            except OSError as error:
+                self._tell_failure("read", error)
+                return None
+        return None
+
+    def save(self, conversation: str, state: SequenceState, cancelled: Callable[[], bool]) -> bool:
+        """Write what is not yet there. Returns False if it was cancelled, or another process was at it."""
+        if state.length == 0:
+            return True
+        folder = self._folder_of(conversation)
+        try:
+            with locked(folder) as mine:
+                if not mine:
+                    return False
+                before = self._look(folder)
+                if not self._has_room(state):
+                    self._tell_once(
+                        "The conversation's state is larger than the budget for states on disk; it is not kept."
+                    )
+                    return True
+                manifest = self._write(folder, conversation, state, before, cancelled)
+                manifest.write(folder)
+                sweep(folder, manifest)
+                os.utime(folder / LOCK)
+            self._look(folder)
+            self._evict(folder)
+            self._told.discard("write")
+        except Interrupted:
+            return False
+        except OSError as error:
+            self._tell_failure("write", error)
+            self._clear_debris(folder)
+        return True
+
+    def drop(self, conversation: str | None) -> None:
+        """Remove one conversation's snapshot, or all of this model."""
+        folders = [self._folder_of(conversation)] if conversation is not None else list(self._folders())
+        for folder in folders:
+            self._remove(folder)
+
+    def all(self) -> list[Snapshot]:
+        return [*self._snapshots()]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk, of all models."""
+        return sum(_folder_bytes(folder) for folder in _all_folders(self._root))
+
+    # what is there
+
+    def _folder_of(self, conversation: str) -> Path:
+        return self._folder / hashlib.sha256(conversation.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def _folders(self) -> Iterator[Path]:
+        try:
+            yield from [Path(entry.path) for entry in os.scandir(self._folder) if entry.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._tell_failure("read", error)
+
+    def _snapshots(self) -> Iterator[Snapshot]:
+        for folder in self._folders():
+            if snapshot := self._look(folder):
+                yield snapshot
+
+    def _look(self, folder: Path) -> Snapshot | None:
+        """The folder's snapshot as it is now; ids and manifest are read only when they have changed."""
+        try:
+            for _ in range(_TRIES):
+                status = (folder / MANIFEST).stat()
+                signature = status.st_ino, status.st_size, status.st_mtime_ns
+                known = self._known.get(folder)
+                if known and known.signature == signature:
+                    return known
+                manifest = Manifest.read(folder)
+                try:
+                    ids = read_tensors(folder, manifest.ids, self._shapes.ids(manifest.tokens))["ids"].tolist()
+                except FileNotFoundError:  # replaced since
+                    continue
+                self._known[folder] = Snapshot(folder, manifest, ids, signature)
+                return self._known[folder]
+            self._discard(folder, "a file is missing")
+        except FileNotFoundError:
+            pass  # none has been finished
+        except NewerError as error:
+            _log.info("%s", error)
+            self._tell_once("States on disk that a newer version of qwenchat wrote are left alone.")
+        except DamagedError as error:
+            self._discard(folder, str(error))
+        except OSError as error:
+            self._tell_failure("read", error)
+        self._known.pop(folder, None)
+        return None
+
+    # reading
+
+    def _read(self, snapshot: Snapshot, length: int) -> SequenceState:
+        folder, manifest = snapshot.folder, snapshot.manifest
+        state = self._empty.fork(0)
+        self._read_kv(folder, manifest.kv, state.kv, manifest.tokens, length)
+        if (state.mtp_kv is None) != (manifest.mtp is None):
+            raise DamagedError("a model with an MTP block wrote it for one without, or the other way round")
+        if state.mtp_kv and manifest.mtp is not None:
+            self._read_kv(folder, manifest.mtp, state.mtp_kv, max(manifest.tokens - 1, 0), max(length - 1, 0))
+        place = _placed(read_tensors(folder, manifest.places[length], self._shapes.place), self._shapes.place)
+        state.ids = snapshot.ids[:length]
+        state.recurrent = [
+            RecurrentState(place[f"window.{layer}"], place[f"state.{layer}"]) for layer in range(len(state.recurrent))
+        ]
+        state.last_hidden = place["hidden"]
+        state.checkpoint()
+        return state
+
+    def _read_kv(self, folder: Path, names: Sequence[str], cache: KVCache, stored: int, wanted: int) -> None:
+        """The blocks that hold the first `wanted` of `stored` rows."""
+        if len(names) != -(-stored // BLOCK):
+            raise DamagedError("the number of blocks is not that of the tokens")
+        like = cache.new_block()
+        for index, name in enumerate(names[: -(-wanted // BLOCK)]):
+            rows = min(stored - index * BLOCK, BLOCK)
+            tensors = _placed(read_tensors(folder, name, like.rows(rows)), like.rows(rows))
+            if rows == BLOCK:  # stays mapped: what is part of a sequence is never written to
+                cache.blocks.append(KVBlock(tensors, BLOCK, _digest_in(name)))
+                continue
+            block = cache.new_block()
+            block.used = rows
+            for key, tensor in block.rows(rows).items():
+                tensor.copy_(tensors[key])
+            cache.blocks.append(block)
+
+    # writing
+
+    def _write(
+        self,
+        folder: Path,
+        conversation: str,
+        state: SequenceState,
+        before: Snapshot | None,
+        cancelled: Callable[[], bool],
+    ) -> Manifest:
+        kv = self._write_kv(folder, "kv", state.kv, state.length, cancelled)
+        mtp = None
+        if state.mtp_kv:
+            mtp = self._write_kv(folder, "mtp", state.mtp_kv, max(state.length - 1, 0), cancelled)
+        return Manifest(
+            conversation=conversation,
+            tokens=state.length,
+            ids=write_tensors(folder, "ids", {"ids": torch.tensor(state.ids, dtype=torch.int32)}, cancelled),
+            kv=kv,
+            mtp=mtp,
+            places=self._write_places(folder, state, before, cancelled),
+        )
+
+    def _write_kv(
+        self, folder: Path, kind: str, cache: KVCache, length: int, cancelled: Callable[[], bool]
+    ) -> tuple[str, ...]:
+        names = []
+        for index, block in enumerate(cache.blocks[: -(-length // BLOCK)]):
+            rows = min(length - index * BLOCK, BLOCK)
+            if rows == BLOCK and block.digest is None:
+                block.digest = digest_of(block.tensors)
+            names.append(
+                write_tensors(folder, kind, block.rows(rows), cancelled, block.digest if rows == BLOCK else None)
+            )
+        return tuple(names)
+
+    def _write_places(
+        self, folder: Path, state: SequenceState, before: Snapshot | None, cancelled: Callable[[], bool]
+    ) -> dict[int, str]:
+        """The end and the most useful checkpoints; those that are stored and still hold count too."""
+        stored: dict[int, str] = {}
+        if before:
+            agreed = common_prefix(before.ids, state.ids)
+            stored = {length: name for length, name in before.manifest.places.items() if length <= agreed}
+        end = Checkpoint(state.length, tuple(state.recurrent), state.last_hidden)
+        held = {place.length: place for place in (*state.checkpoints, end) if place.length > 0}
+        apart = [0]
+        for length in sorted(held.keys() | stored.keys()):
+            if length - apart[-1] >= _NEAR and length < state.length:
+                apart.append(length)
+        kv_bytes = sum(block.nbytes for block in state.kv.blocks)
+        count = max(_PLACES, kv_bytes // max(end.nbytes, 1))  # or as many as take no more room than the KV
+        wanted = [*most_useful(apart, state.length, 1 + count)[1:], state.length]
+        return {
+            length: stored.get(length) or write_tensors(folder, "place", self._shapes.tensors(held[length]), cancelled)
+            for length in wanted
+        }
+
+    # keeping within the budget
+
+    def _has_room(self, state: SequenceState) -> bool:
+        blocks = (*state.kv.blocks, *(state.mtp_kv.blocks if state.mtp_kv else ()))
+        least: int = sum(block.nbytes for block in blocks) + sum(layer.nbytes for layer in state.recurrent)
+        return least <= self.budget
+
+    def _evict(self, newest: Path) -> None:
+        folders = sorted(_all_folders(self._root), key=_last_used)
+        sizes = {folder: _folder_bytes(folder) for folder in folders}
+        total = sum(sizes.values())
+        for folder in folders:
+            if total <= self.budget:
+                return
+            if folder != newest and self._remove(folder):
+                total -= sizes[folder]
+
+    def _remove(self, folder: Path) -> bool:
+        try:
+            if not folder.is_dir():
+                return True
+            with locked(folder) as mine:
+                if mine:
+                    (folder / MANIFEST).unlink(missing_ok=True)  # first: what is left of it is nothing
+                    sweep(folder, None)
+                    self._known.pop(folder, None)
+                return mine
+        except OSError as error:
+            self._tell_failure("remove", error)
+            return False
+
+    def _discard(self, folder: Path, reason: str) -> None:
+        _log.warning("%s is dropped: %s", folder, reason)
+        self._tell_once("A conversation's state on disk was damaged and is not used; the conversation is read again.")
+        self._remove(folder)
+
+    def _clear_debris(self, folder: Path) -> None:
+        """After a failed write: what no manifest names would only fill the disk."""
+        try:
+            with locked(folder) as mine:
+                if mine:
+                    snapshot = self._look(folder)
+                    sweep(folder, snapshot.manifest if snapshot else None)
+        except OSError:
+            _log.exception("cannot clear %s", folder)
+
+    def _tell_failure(self, verb: str, error: OSError) -> None:
+        _log.warning("cannot %s a snapshot: %s", verb, error)
+        reason = (
+            "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or "unknown error"
+        )
+        self._tell_once(
+            f"Conversations' states cannot be kept on disk ({reason[:1].lower()}{reason[1:]}); "
+            "after a restart they are read again, and nothing else is lost.",
+            verb,
+        )
+
+    def _tell_once(self, sentence: str, topic: str = "") -> None:
+        if (key := topic or sentence) not in self._told:
+            self._told.add(key)
+            self._notify(sentence)
+
+
+class _Shapes:
+    """What the model's files must look like."""
+
+    def __init__(self, state: SequenceState, hidden: int) -> None:
+        self.place: dict[str, Tensor] = {"hidden": torch.empty(hidden)}
+        for layer, recurrent in enumerate(state.recurrent):
+            self.place[f"window.{layer}"] = recurrent.window
+            self.place[f"state.{layer}"] = recurrent.state
+
+    def ids(self, tokens: int) -> dict[str, Tensor]:
+        return {"ids": torch.empty(tokens, dtype=torch.int32, device="meta")}
+
+    def tensors(self, place: Checkpoint) -> dict[str, Tensor]:
+        assert place.last_hidden is not None  # only the beginning has none, and is not stored
+        tensors = {"hidden": place.last_hidden}
+        for layer, recurrent in enumerate(place.recurrent):
+            tensors[f"window.{layer}"] = recurrent.window
+            tensors[f"state.{layer}"] = recurrent.state
+        return tensors
+
+
+def _placed(tensors: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the devices on which the model wants them."""
+    return {name: tensor.to(like[name].device) for name, tensor in tensors.items()}
+
+
+def _digest_in(name: str) -> str:
+    return name.partition("-")[2].partition(".")[0]
+
+
+def _all_folders(root: Path) -> list[Path]:
+    return [folder for folder in root.glob("*/*") if folder.is_dir() and not folder.is_symlink()]
+
+
+def _folder_bytes(folder: Path) -> int:
+    try:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder))
+    except FileNotFoundError:  # removed meanwhile
+        return 0
+
+
+def _last_used(folder: Path) -> float:
+    try:
+        return (folder / LOCK).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,45 @@
+"""The benchmark of resuming, on a model so small that its figures mean nothing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rewrite import GOLDENS
+
+from runtime import bench
+from runtime.bench_resume import Report, Row
+
+ROW = Row("thinking on, dropped", "same", "next turn", 8010, 10, 10, 30.0, 12.5)
+
+
+def test_a_row_is_good_if_nothing_is_read_again_and_nothing_waited_for() -> None:
+    assert ROW.good
+    assert not Row("m", "same", "next turn", 8010, 11, 10, 30.0, 12.5).good
+    assert not Row("m", "same", "next turn", 8010, 10, 10, 90.0, 50.1).good
+
+
+def test_the_report_shows_every_row() -> None:
+    report = Report("Tiny", 8000, (ROW, Row("m", "killed", "edit of last", 8010, 99, 10, 30.0, 12.5)), 10_000_000, 80.0)
+    text = report.as_text().splitlines()
+    assert text[0] == "Tiny, 8,000 tokens of history"
+    assert text[2].split() == ["thinking", "on,", "dropped", "same", "next", "turn", "10", "10", "30.0", "12.5"]
+    assert text[3].endswith("!")
+    assert text[4] == "state on disk: 10.0 MB, read in 80 ms per GB"
+    assert not report.good
+    assert report.as_dict()["rows"][0]["prefilled_tokens"] == 10
+
+
+def test_a_model_that_cannot_be_opened(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["resume", "/no/such/file.gguf"]) == 2
+    assert "no file" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_no_operation_reads_the_history_again(capsys: pytest.CaptureFixture[str]) -> None:
+    bench.main(["resume", str(GOLDENS / "tiny-dense.gguf"), "--tokens", "600", "--quick", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert {row["session"] for row in report["rows"]} == {"same", "restarted", "killed"}
+    for row in report["rows"]:
+        if (row["session"], row["operation"]) != ("restarted", "edit of middle"):
+            assert row["prefilled_tokens"] <= row["new_tokens"], row

@@ -1,0 +1,174 @@
+"""Which states stay in memory, and what a prompt goes on from when they do not."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from rewrite import GOLDENS
+from states import MANY, ask, assert_same_state, never, new_engine, new_store, prefilled, request
+
+from runtime.cache import memory
+from runtime.models.loading import load_model
+from runtime.models.qwen35 import Qwen35
+from runtime.thinning import least_useful, most_useful
+
+SYSTEM = [5 + i * 7 % 200 for i in range(20)]
+
+
+@pytest.fixture(scope="module")
+def model() -> Qwen35:
+    return load_model(GOLDENS / "tiny-dense.gguf").model
+
+
+def prompt(number: int, length: int = 40) -> list[int]:
+    return [*SYSTEM, *(1 + (number * 31 + i * 11) % 250 for i in range(length))]
+
+
+def one_checkpoint(model: Qwen35) -> int:
+    """Bytes of a recurrent state."""
+    return sum(layer.nbytes for layer in prefilled(model, [1]).recurrent)
+
+
+class TestBudget:
+    def test_fifty_conversations_stay_within_it(self, model: Qwen35) -> None:
+        """Each of several turns, every one of which leaves checkpoints."""
+        budget = 12 * one_checkpoint(model) + 4 * memory([prefilled(model, prompt(0))])
+        engine = new_engine(model, memory=budget)
+        for number in range(50):
+            for length in (10, 20, 30):
+                ids = prompt(number, length)
+                wanted = request(ids, range(20, len(ids), 5), 2, shared=len(SYSTEM))
+                _, cached = ask(engine, f"{number}", wanted)
+                assert cached >= (0 if number == 0 and length == 10 else len(SYSTEM))
+                assert engine.pool.nbytes <= budget
+        assert len(engine.pool) > 2
+        _, cached = ask(engine, "49", request(prompt(49, 30)))
+        assert cached >= 45
+
+    def test_it_holds_while_one_long_history_is_read(self, model: Qwen35, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A checkpoint at each of 100 messages would be more than memory has, long before the prompt is read."""
+        monkeypatch.setattr("runtime.cache.BLOCK", 16)
+        ids = prompt(0, 400)
+        budget = memory([prefilled(model, ids)]) + 10 * one_checkpoint(model)
+        engine = new_engine(model, memory=budget)
+        ask(engine, "old", request(prompt(1, 100)))
+        steps = engine.generate("a", request(ids, range(0, 400, 4)[1:]), never)
+        for _ in steps:
+            assert engine.pool.nbytes <= budget
+
+    def test_it_holds_while_a_long_reply_grows(self, model: Qwen35, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("runtime.cache.BLOCK", 16)
+        engine = new_engine(model)
+        ask(engine, "old", request(prompt(1, 100)))
+        ask(engine, "a", request(prompt(0), max_tokens=1))
+        engine.pool.budget = engine.pool.nbytes + one_checkpoint(model)
+        for _ in engine.generate("a", request(prompt(0), max_tokens=40), never):
+            assert engine.pool.nbytes <= engine.pool.budget
+
+    def test_the_last_boundaries_are_kept(self, model: Qwen35) -> None:
+        ids = prompt(0, 100)
+        budget = memory([prefilled(model, ids)]) + 6 * one_checkpoint(model)
+        engine = new_engine(model, memory=budget)
+        ask(engine, "a", request(ids, (20, 40, 60, 80, 90, 100, 110), 1))
+        engine.pool.budget = MANY
+        for place in (100, 110):
+            assert ask(engine, "b", request([*ids[: place + 3], 9]))[1] == place
+
+    def test_the_conversation_in_use_is_never_let_go(self, model: Qwen35) -> None:
+        engine = new_engine(model, memory=0)
+        ids = prompt(0)
+        ask(engine, "a", request(ids))
+        assert ask(engine, "a", request(ids))[1] == len(ids)
+        ask(engine, "b", request(ids[::-1]))
+        assert ask(engine, "a", request(ids))[1] == 0
+
+    def test_what_forks_share_is_counted_once(self, model: Qwen35) -> None:
+        state = prefilled(model, prompt(0))
+        assert memory([state, state.fork(state.length)]) == memory([state])
+
+    def test_states_that_are_let_go_are_found_on_disk(self, model: Qwen35, tmp_path: Path) -> None:
+        engine = new_engine(model, memory=0, store=new_store(model, tmp_path))
+        for number in range(5):
+            ask(engine, f"{number}", request(prompt(number)))
+        assert len(engine.pool) == 1
+        for number in range(5):
+            assert ask(engine, f"{number}", request(prompt(number)))[1] == 60
+
+
+class TestSystemPrompt:
+    def test_is_shared_when_all_that_held_it_are_gone(self, model: Qwen35) -> None:
+        engine = new_engine(model)
+        ask(engine, "a", request(prompt(1), shared=len(SYSTEM)))
+        other = [250] * 60
+        engine.pool.budget = memory([prefilled(model, other), prefilled(model, SYSTEM)]) + one_checkpoint(model)
+        ask(engine, "other", request(other))
+        assert [h.conversation for h in engine.pool.holdings() if not h.conversation.startswith("system")] == ["other"]
+        assert ask(engine, "b", request(prompt(2), shared=len(SYSTEM)))[1] == len(SYSTEM)
+
+    def test_is_shared_after_a_restart_though_its_conversation_is_gone(self, model: Qwen35, tmp_path: Path) -> None:
+        engine = new_engine(model, store=new_store(model, tmp_path))
+        ask(engine, "a", request(prompt(1), shared=len(SYSTEM)))
+        engine.pool.save(never)
+        engine.pool.drop("a")
+        engine = new_engine(model, store=new_store(model, tmp_path))
+        assert ask(engine, "b", request(prompt(2), shared=len(SYSTEM)))[1] == len(SYSTEM)
+
+    def test_its_state_is_that_of_a_fresh_prefill(self, model: Qwen35) -> None:
+        engine = new_engine(model)
+        ask(engine, "a", request(prompt(1), shared=len(SYSTEM)))
+        [shared] = [state for name, state in engine.pool._states.items() if name.startswith("system")]
+        assert_same_state(shared, prefilled(model, SYSTEM))
+
+    def test_a_few_are_kept(self, model: Qwen35) -> None:
+        engine = new_engine(model)
+        for number in range(9):
+            ask(engine, f"{number}", request([number, *prompt(1)], shared=21))
+        assert sum(h.conversation.startswith("system") for h in engine.pool.holdings()) == 4
+
+
+class TestHoldings:
+    def test_tell_what_is_kept_where(self, model: Qwen35, tmp_path: Path) -> None:
+        engine = new_engine(model, store=new_store(model, tmp_path))
+        ask(engine, "a", request(prompt(1), (20, 40), 1))
+        engine.pool.save(never)
+        engine.pool.clear()
+        ask(engine, "b", request(prompt(2), (30,), 1))
+        b, a = engine.pool.holdings()
+        assert (a.conversation, a.tokens, a.checkpoints, a.memory_bytes) == ("a", 60, 3, 0)
+        assert a.disk_bytes == sum(path.stat().st_size for path in tmp_path.glob("*/*/*"))
+        assert (b.conversation, b.tokens, b.checkpoints, b.disk_bytes) == ("b", 60, 3, 0)
+        assert b.memory_bytes == memory([engine.pool._states["b"]])
+
+    def test_dropping_one_and_all(self, model: Qwen35, tmp_path: Path) -> None:
+        engine = new_engine(model, store=new_store(model, tmp_path))
+        for name in "abc":
+            ask(engine, name, request([ord(name), *prompt(1)]))
+        engine.pool.save(never)
+        engine.pool.drop("b")
+        assert {h.conversation for h in engine.pool.holdings()} == {"a", "c"}
+        engine.pool.drop_all()
+        assert engine.pool.holdings() == []
+        assert engine.pool.nbytes == 0
+
+
+class TestThinning:
+    def test_a_place_just_before_another_goes_first(self) -> None:
+        assert least_useful([0, 500, 503, 1000, 1500, 1600, 1700], 1800) in (1, 2)
+        assert most_useful([0, 500, 503, 1000, 1500, 1600, 1700], 1800, 6) in (
+            [0, 500, 1000, 1500, 1600, 1700],
+            [0, 503, 1000, 1500, 1600, 1700],
+        )
+
+    def test_far_back_fewer_are_kept(self) -> None:
+        kept = most_useful(range(0, 10_000, 100), 10_000, 20)
+        gaps = [after - before for before, after in itertools.pairwise(kept)]
+        assert kept[-3:] == [9700, 9800, 9900]
+        assert gaps[0] > 4 * gaps[-1]
+        assert all(before >= after / 2 for before, after in itertools.pairwise(gaps))
+
+    def test_the_beginning_and_the_last_three_stay(self) -> None:
+        assert most_useful([0, 10, 20, 30, 40], 50, 1) == [0, 20, 30, 40]
+        assert least_useful([0, 20, 30, 40], 50) is None
+        assert least_useful([0], 0) is None

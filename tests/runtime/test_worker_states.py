@@ -1,0 +1,225 @@
+"""What the worker keeps between turns, over its own end, and what it tells of it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rewrite import GOLDENS
+from test_worker import Process
+
+from runtime.protocol import (
+    CacheDrop,
+    CacheList,
+    CacheReport,
+    Command,
+    Event,
+    Finished,
+    Generate,
+    Load,
+    Message,
+    Notice,
+    Ready,
+    Sampling,
+    Settled,
+    encode,
+)
+from runtime.worker import Inbox, Worker
+
+MODEL = str(GOLDENS / "tiny-dense.gguf")
+SHORT = Sampling(temperature=0, max_tokens=4)
+HEADER = 9  # tokens, of a reply without a thought
+
+
+class Threaded:
+    """A worker in a thread of this process: what takes no killing need not wait for a process to start."""
+
+    def __init__(self, **changes: object) -> None:
+        read, write = os.pipe()
+        self.commands = os.fdopen(write, "wb", buffering=0)
+        self.source = os.fdopen(read, "rb")
+        self.events: queue.Queue[Event] = queue.Queue()
+        inbox = Inbox(self.source)
+        inbox.start()
+        self.thread = threading.Thread(target=Worker(inbox, self.events.put).run)
+        self.thread.start()
+        if changes:
+            self.send(load(**changes))
+            self.until(Ready)
+
+    def send(self, *commands: Command) -> None:
+        for command in commands:
+            self.commands.write(encode(command))
+
+    def until(self, *kinds: type) -> list[Event]:
+        seen = [self.events.get(timeout=60)]
+        while not isinstance(seen[-1], kinds):
+            seen.append(self.events.get(timeout=60))
+        return seen
+
+    def end(self) -> None:
+        self.commands.close()
+        self.thread.join(60)
+        self.source.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Threaded]]:
+    """Makes workers with a model, which keep their states in one folder."""
+    workers: list[Threaded] = []
+
+    def started(**changes: object) -> Threaded:
+        workers.append(Threaded(**{"snapshots": str(tmp_path / "states"), **changes}))
+        return workers[-1]
+
+    yield started
+    for worker in workers:
+        worker.end()
+
+
+def load(**changes: object) -> Load:
+    return Load(MODEL, threads=1, **changes)  # type: ignore[arg-type]
+
+
+def messages(*texts: str) -> tuple[Message, ...]:
+    """User and assistant in turns."""
+    return tuple(Message("assistant" if i % 2 else "user", text) for i, text in enumerate(texts))
+
+
+def ask(worker: Process | Threaded, *texts: str, name: str = "a", settled: bool = True) -> Finished:
+    worker.send(Generate("r", name, messages(*texts), SHORT, thinking=False))
+    end = worker.until(Finished)[-1]
+    assert isinstance(end, Finished)
+    if settled:
+        worker.until(Settled)
+    return end
+
+
+def report(worker: Process | Threaded, command: CacheList | CacheDrop) -> CacheReport:
+    worker.send(command)
+    found = worker.until(CacheReport)[-1]
+    assert isinstance(found, CacheReport)
+    return found
+
+
+STORY = "A long story, if you please, of the sea and the wind."
+
+
+class TestTheNextWorker:
+    def goes_on(self, worker: Process | Threaded) -> None:
+        """The same question again: no reply is needed to know the prompt."""
+        stats = ask(worker, STORY).stats
+        assert stats.cached_tokens > 20
+        assert stats.prefilled_tokens <= HEADER
+
+    def test_goes_on_after_quitting(self, start: Callable[..., Threaded]) -> None:
+        worker = start()
+        ask(worker, STORY)
+        worker.end()
+        self.goes_on(start())
+
+    def test_goes_on_after_quitting_right_after_the_reply(self, start: Callable[..., Threaded]) -> None:
+        worker = start()
+        ask(worker, STORY, settled=False)
+        worker.end()
+        self.goes_on(start())
+
+    def test_goes_on_when_another_model_was_loaded_in_between(self, start: Callable[..., Threaded]) -> None:
+        worker = start()
+        ask(worker, STORY, settled=False)
+        worker.send(Load(str(GOLDENS / "tiny-moe.gguf"), threads=1))
+        worker.until(Ready)
+        self.goes_on(start())
+
+    def test_goes_on_after_kill_9_once_the_turn_had_settled(
+        self, start: Callable[..., Threaded], tmp_path: Path
+    ) -> None:
+        process = Process()
+        try:
+            process.send(load(snapshots=str(tmp_path / "states")))
+            process.until(Ready)
+            ask(process, STORY)
+            process.child.send_signal(signal.SIGKILL)
+            process.child.wait(timeout=20)
+        finally:
+            process.end()
+        self.goes_on(start())
+
+    def test_begins_anew_without_a_folder(self, start: Callable[..., Threaded]) -> None:
+        for _ in range(2):
+            worker = start(snapshots=None)
+            assert ask(worker, "A long story, if you please.").stats.cached_tokens == 0
+            worker.end()
+
+    def test_does_not_mix_8_bit_states_with_others(self, start: Callable[..., Threaded]) -> None:
+        worker = start()
+        ask(worker, STORY)
+        worker.end()
+        small = start(kv_type="q8")
+        assert ask(small, STORY).stats.cached_tokens == 0
+
+
+class TestReport:
+    def test_without_a_model_it_is_empty(self) -> None:
+        worker = Threaded()
+        try:
+            assert report(worker, CacheList()) == CacheReport((), 0, 0, 0, 0)
+        finally:
+            worker.end()
+
+    def test_tells_states_sizes_and_budgets(self, start: Callable[..., Threaded], tmp_path: Path) -> None:
+        worker = start(memory_budget=1 << 30, snapshot_budget=1 << 29)
+        ask(worker, "Hello", name="a")
+        ask(worker, "Why?", name="b")
+        found = report(worker, CacheList())
+        assert [(s.conversation_id, s.in_memory) for s in found.states] == [("b", True), ("a", True)]
+        assert all(s.tokens > 5 and s.checkpoints >= 2 and s.bytes > 0 and s.on_disk_bytes > 0 for s in found.states)
+        assert (found.memory_budget, found.disk_budget) == (1 << 30, 1 << 29)
+        assert 0 < found.memory_bytes <= sum(s.bytes for s in found.states)
+        files = [path for path in (tmp_path / "states").rglob("*") if path.is_file()]
+        assert found.disk_bytes == sum(path.stat().st_size for path in files)
+
+    def test_dropping_one_and_all(self, start: Callable[..., Threaded], tmp_path: Path) -> None:
+        worker = start()
+        for name in "abc":
+            ask(worker, "Hello", name=name)
+        assert {s.conversation_id for s in report(worker, CacheDrop("b")).states} == {"a", "c"}
+        empty = report(worker, CacheDrop())
+        assert empty.states == ()
+        assert empty.memory_bytes == empty.disk_bytes == 0
+        assert not [path for path in (tmp_path / "states").rglob("*") if path.is_file()]
+        assert ask(worker, "Hello").stats.cached_tokens == 0
+
+
+def test_damaged_states_cost_a_notice_and_time(start: Callable[..., Threaded], tmp_path: Path) -> None:
+    worker = start()
+    ask(worker, "Hello")
+    worker.end()
+    for path in (tmp_path / "states").rglob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-1] + b"\x55")
+    worker = start()
+    worker.send(Generate("r", "a", messages("Hello"), SHORT, thinking=False))
+    events = worker.until(Finished)
+    assert sum(isinstance(event, Notice) for event in events) == 1
+    assert isinstance(events[-1], Finished)
+    assert events[-1].stats.cached_tokens == 0
+
+
+def test_turns_wait_for_no_saving(start: Callable[..., Threaded]) -> None:
+    """Questions that are already there when a turn ends are answered first, and everything is saved at the end."""
+    worker = start()
+    for i in range(4):
+        worker.send(Generate(f"{i}", f"{i}", messages(f"Question {i}"), SHORT, thinking=False))
+    for i in range(4):
+        end = worker.until(Finished)[-1]
+        assert isinstance(end, Finished)
+        assert end.request_id == f"{i}"
+    worker.end()
+    found = report(start(), CacheList())
+    assert {s.conversation_id for s in found.states} == {"0", "1", "2", "3"}
+    assert not any(s.in_memory for s in found.states)
