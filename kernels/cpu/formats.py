@@ -1,0 +1,282 @@
+"""How the native products read each packed type: one entry of `FORMATS` per type.
+
+Weights lie in panels of 16 rows. A panel is its rows' blocks with their units of 4 bytes (scales that do not fill
+one: 2 or 1) taken in turn from the 16 rows, so what is at byte o of a block in the file begins at byte 16·o of the
+panel's block, and the panel is exactly as large as its rows were. One load then has the same four weights of 16 rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from kernels.cpu.dot import lookup, spread_bits
+from kernels.cpu.ir import LANES, Function, Value, f32, half, i8, i16, i32, vector
+
+_BYTES = vector(i8, 4 * LANES)
+_WORDS = vector(i32, LANES)
+
+
+class Block:
+    """One block of a panel in a function being written; what is loaded once is not loaded again."""
+
+    def __init__(self, f: Function, address: Value) -> None:
+        self.f, self.address = f, address
+        self._loaded: dict[tuple[int, str], Value] = {}
+
+    def _load(self, offset: int, name: str) -> Value:
+        types = {"unit": _BYTES, "half": vector(half, LANES), "byte": vector(i8, LANES)}
+        key = offset, name
+        if key not in self._loaded:
+            self._loaded[key] = self.f.load(self.address + LANES * offset, types[name])
+        return self._loaded[key]
+
+    def unit(self, offset: int) -> Value:
+        """Bytes offset … offset+3 of the 16 rows: uint8 [16·4]."""
+        return self._load(offset, "unit")
+
+    def word(self, offset: int) -> Value:
+        """The same as 16 little-endian numbers of 32 bits."""
+        return self.unit(offset).bitcast(_WORDS)
+
+    def half(self, offset: int) -> Value:
+        """Float16 at `offset`, a field of its own, as float32 [16]."""
+        return self._load(offset, "half").float()
+
+    def half_of(self, offset: int, index: int) -> Value:
+        """The float16 in the lower (0) or upper (1) half of the unit at `offset`."""
+        return (self.word(offset) >> 16 * index).trunc(vector(i16, LANES)).bitcast(vector(half, LANES)).float()
+
+    def byte(self, offset: int) -> Value:
+        """A byte at `offset`, a field of its own: uint32 [16]."""
+        return self._load(offset, "byte").zext(_WORDS)
+
+    def bits(self, offset: int, shift: int, width: int) -> Value:
+        """A field of each byte of a unit."""
+        shifted = self.unit(offset) >> shift
+        return shifted if shift + width == 8 else shifted & ((1 << width) - 1)
+
+    def number(self, offset: int, shift: int, width: int) -> Value:
+        """A field of the unit at `offset` as a number of 32 bits."""
+        shifted = self.word(offset) >> shift
+        return shifted if shift + width == 32 else shifted & ((1 << width) - 1)
+
+    def plane(self, offset: int, run: int, width: int, weight: int) -> Value:
+        """Weights weight … weight+3 of packed fields: runs of `run` bytes, first the lowest fields of all its bytes."""
+        index, rest = divmod(weight, run * 8 // width)
+        place, byte = divmod(rest, run)
+        return self.bits(offset + index * run + byte, place * width, width)
+
+
+@dataclass(frozen=True)
+class Format:
+    """w = d·scale·(code − zero) − dmin·minimum, in blocks and groups.
+
+    `fields` are (offset, bytes, unit) of a block. `codes(block, weight)` gives the codes of weights weight … weight+3,
+    int8 if `signed`, else uint8 below 128; `scale` and `minimum` are float32 [16] of a group, or None for 1 and 0.
+    """
+
+    block: int  # weights
+    nbytes: int
+    fields: tuple[tuple[int, int, int], ...]
+    group: int  # weights that share a scale: 16 or 32
+    codes: Callable[[Block, int], Value]
+    d: Callable[[Block], Value]
+    scale: Callable[[Block, int], Value] | None = None
+    dmin: Callable[[Block], Value] | None = None
+    minimum: Callable[[Block, int], Value] | None = None
+    zero: int = 0
+    signed: bool = False
+
+    def panel_bytes(self, columns: int) -> int:
+        return LANES * self.nbytes * (columns // self.block)
+
+
+def _plane(offset: int, run: int, width: int) -> Callable[[Block, int], Value]:
+    return lambda block, weight: block.plane(offset, run, width, weight)
+
+
+def _over(high: Callable[[Block, int], Value], low: Callable[[Block, int], Value], bits: int) -> Callable[[Block, int], Value]:
+    return lambda block, weight: low(block, weight) | (high(block, weight) << bits)
+
+
+def _flags(offset: int, bits: int) -> Callable[[Block, int], Value]:
+    """One bit for each of 32 weights, in order, in the unit at `offset`, as bit `bits` of the code."""
+    return lambda block, weight: spread_bits(block.word(offset) >> weight) << bits
+
+
+def _looked_up(low: Callable[[Block, int], Value], values: Sequence[int]) -> Callable[[Block, int], Value]:
+    return lambda block, weight: lookup(block.f, low(block, weight), values)
+
+
+def _half(offset: int) -> Callable[[Block], Value]:
+    return lambda block: block.half(offset)
+
+
+def _half_of(offset: int, index: int) -> Callable[[Block], Value]:
+    return lambda block: block.half_of(offset, index)
+
+
+def _six_bits(block: Block, group: int, *, minimum: bool) -> Value:
+    """Scales and minima of Q4_K and Q5_K: 4 of each in the low 6 bits of two units, the others in what remains."""
+    own, shift = (8 if minimum else 4), 8 * (group % 4)
+    if group < 4:
+        return block.number(own, shift, 6).float()
+    low = block.number(12, shift + (4 if minimum else 0), 4)
+    return (low | (block.number(own, shift + 6, 2) << 4)).float()
+
+
+def _scale_six(block: Block, group: int) -> Value:
+    return _six_bits(block, group, minimum=False)
+
+
+def _minimum_six(block: Block, group: int) -> Value:
+    return _six_bits(block, group, minimum=True)
+
+
+def _signed_byte(value: Value) -> Value:
+    """The low byte of 32-bit numbers, signed, as float32."""
+    return value.trunc(vector(i8, LANES)).sext(_WORDS).float()
+
+
+def _scale_q6(block: Block, group: int) -> Value:
+    return _signed_byte(block.word(192 + group // 4 * 4) >> 8 * (group % 4))
+
+
+def _scale_q3(block: Block, group: int) -> Value:
+    low = block.number(96 + group % 8 // 4 * 4, 8 * (group % 4) + group // 8 * 4, 4)
+    high = block.number(104, 8 * (group % 4) + group // 4 * 2, 2)
+    return ((low | (high << 4)) - 32).float()
+
+
+def _scale_q2(block: Block, group: int) -> Value:
+    return block.number(group // 4 * 4, 8 * (group % 4), 4).float()
+
+
+def _minimum_q2(block: Block, group: int) -> Value:
+    return block.number(group // 4 * 4, 8 * (group % 4) + 4, 4).float()
+
+
+def _scale_iq4(block: Block, group: int) -> Value:
+    low = block.number(4, 4 * group, 4)
+    high = block.number(0, 16 + 2 * group, 2)
+    return ((low | (high << 4)) - 32).float()
+
+
+def _scale_iq3(block: Block, group: int) -> Value:
+    return (block.number(106, 4 * group, 4) * 2 + 1).float()
+
+
+def _codes_iq3(block: Block, weight: int) -> Value:
+    """A row of the grid, four weights, by an index of 9 bits; a sign bit for each."""
+    chunk = weight // 4
+    index = block.number(2 + chunk // 4 * 4, 8 * (chunk % 4), 8)
+    high = block.number(66 + chunk // 32 * 4, chunk % 32, 1)
+    grid = _gather(block.f, _iq3_grid(), index | (high << 8)).bitcast(_BYTES)
+    negative = 0 - spread_bits(block.word(74 + weight // 32 * 4) >> weight % 32)  # 0 or −1
+    return (grid ^ negative) - negative
+
+
+def _gather(f: Function, numbers: Sequence[int], index: Value) -> Value:
+    table = f.table("iq3_s_grid", i32, numbers)
+    found = f.zero(_WORDS)
+    for lane in range(LANES):
+        number = f.load(table + 4 * index.lane(lane).zext(table.type), i32)
+        found = Value(f, f.b.insert_element(found.v, number.v, f.const(i32, lane).v))
+    return found
+
+
+def _iq3_grid() -> list[int]:
+    from gguf import quants
+
+    quants.IQ3_S.init_grid()
+    rows = quants.IQ3_S.grid.reshape(512, 4).astype("<u1")
+    return [int.from_bytes(row.tobytes(), "little") for row in rows]
+
+
+def _exponent(block: Block) -> Value:
+    """2^(e − 128) of a byte e; e = 0 and 1 give the subnormal numbers that float32 has for them."""
+    e = block.byte(0)
+    small = block.f.const(_WORDS, 1 << 21) << e
+    return (e < 2).choose(small, (e - 1) << 23).bitcast(f32())
+
+
+_IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # doubled
+
+FORMATS = MappingProxyType(
+    {
+        "Q4_0": Format(32, 18, ((0, 2, 2), (2, 16, 4)), 32, _plane(2, 16, 4), _half(0), zero=8),
+        "Q4_1": Format(
+            32, 20, ((0, 20, 4),), 32, _plane(4, 16, 4), _half_of(0, 0), dmin=lambda b: -b.half_of(0, 1)
+        ),
+        "Q5_0": Format(
+            32, 22, ((0, 2, 2), (2, 20, 4)), 32, _over(_flags(2, 0), _plane(6, 16, 4), 4), _half(0), zero=16
+        ),
+        "Q5_1": Format(
+            32,
+            24,
+            ((0, 24, 4),),
+            32,
+            _over(_flags(4, 0), _plane(8, 16, 4), 4),
+            _half_of(0, 0),
+            dmin=lambda b: -b.half_of(0, 1),
+        ),
+        "Q8_0": Format(32, 34, ((0, 2, 2), (2, 32, 4)), 32, _plane(2, 32, 8), _half(0), signed=True),
+        "Q2_K": Format(
+            256, 84, ((0, 84, 4),), 16, _plane(16, 32, 2), _half_of(80, 0), _scale_q2, _half_of(80, 1), _minimum_q2
+        ),
+        "Q3_K": Format(
+            256,
+            110,
+            ((0, 108, 4), (108, 2, 2)),
+            16,
+            _over(_plane(0, 32, 1), _plane(32, 32, 2), 2),
+            _half(108),
+            _scale_q3,
+            zero=4,
+        ),
+        "Q4_K": Format(
+            256, 144, ((0, 144, 4),), 32, _plane(16, 32, 4), _half_of(0, 0), _scale_six, _half_of(0, 1), _minimum_six
+        ),
+        "Q5_K": Format(
+            256,
+            176,
+            ((0, 176, 4),),
+            32,
+            _over(_plane(16, 32, 1), _plane(48, 32, 4), 4),
+            _half_of(0, 0),
+            _scale_six,
+            _half_of(0, 1),
+            _minimum_six,
+        ),
+        "Q6_K": Format(
+            256,
+            210,
+            ((0, 208, 4), (208, 2, 2)),
+            16,
+            _over(_plane(128, 32, 2), _plane(0, 64, 4), 4),
+            _half(208),
+            _scale_q6,
+            zero=32,
+        ),
+        "IQ4_NL": Format(
+            32, 18, ((0, 2, 2), (2, 16, 4)), 32, _looked_up(_plane(2, 16, 4), _IQ4), _half(0), signed=True
+        ),
+        "IQ4_XS": Format(
+            256,
+            136,
+            ((0, 136, 4),),
+            32,
+            _looked_up(_plane(8, 16, 4), _IQ4),
+            _half_of(0, 0),
+            _scale_iq4,
+            signed=True,
+        ),
+        "IQ3_S": Format(256, 110, ((0, 2, 2), (2, 108, 4)), 32, _codes_iq3, _half(0), _scale_iq3, signed=True),
+        "MXFP4": Format(
+            32, 17, ((0, 1, 1), (1, 16, 4)), 32, _looked_up(_plane(1, 16, 4), _E2M1), _exponent, signed=True
+        ),
+    }
+)
