@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.cpu import isa
+from kernels.quants import QUANTS, QuantTensor
 
 if TYPE_CHECKING:
     from kernels.cpu.jit import Writer
@@ -37,6 +38,8 @@ class Blocks:
     tensors: Sequence[Tensor]
 
 
+_PIECE_BYTES = 1 << 17  # of weights: some 10 µs
+
 Word = Tensor | int | float | Position | Blocks
 
 
@@ -46,6 +49,13 @@ class Call:
     pieces: int
     words: tuple[Word, ...]
     group: int = 1
+
+
+def aligned(nbytes: int) -> Tensor:
+    """uint8 [nbytes] at the start of a cache line."""
+    memory = torch.empty(nbytes + 64, dtype=torch.uint8)
+    start = -memory.data_ptr() % 64
+    return memory[start : start + nbytes]
 
 
 class _Pool:
@@ -114,6 +124,7 @@ class Machine:
         self._pool = _Pool(self.target, threads, cache)
         self._program: Program | None = None
         self._calls: list[Call] = []
+        self._packed: dict[tuple[int, str, tuple[int, ...]], tuple[Tensor | None, QuantTensor]] = {}
 
     @property
     def recording(self) -> bool:
@@ -123,6 +134,50 @@ class Machine:
         """Queue a native function over `pieces`; `group`: how many calls, this one the last, may run side by side."""
         address = self._pool.compiler.address(writer, *parameters)
         self._calls.append(Call(address, pieces, words, group))
+
+    def share(self, count: int, nbytes: int, step: int) -> int:
+        """How many of `count` rows or panels of `nbytes` each make a piece: a multiple of `step`.
+
+        Large enough that handing it out costs nothing, small enough that all threads end together.
+        """
+        by_size = _PIECE_BYTES // max(nbytes, 1)
+        by_threads = -(-count // (4 * self.threads))
+        return max(step, min(by_size, by_threads) // step * step)
+
+    def packed(self, weight: QuantTensor) -> tuple[Tensor | None, QuantTensor]:
+        """The weight's panels, packed when they are first asked for; or None where it is used as it is.
+
+        [N, K] → uint8 [bytes]; a stack [E, N, K] → uint8 [E, bytes].
+        """
+        key = weight.data.data_ptr(), weight.type.name, weight.shape
+        if key not in self._packed:
+            self._packed[key] = self._pack(weight)
+        return self._packed[key]
+
+    def _pack(self, weight: QuantTensor) -> tuple[Tensor | None, QuantTensor]:
+        from kernels.cpu import matmul
+        from kernels.cpu.formats import FORMATS
+
+        if weight.type.name in matmul.PLAIN:
+            return None, weight
+        form = FORMATS.get(weight.type.name)
+        if form is None:
+            half = weight.dequantize(torch.float16).view(torch.uint8)
+            return None, QuantTensor(half, QUANTS["F16"], weight.shape)
+        rows, columns = weight.shape[-2:]
+        stack = weight.data[None] if weight.data.dim() == 2 else weight.data
+        size = -(-rows // 16) * form.panel_bytes(columns)
+        panels = aligned(len(stack) * size).view(len(stack), size)
+        fields = torch.tensor([(start, start + length, unit) for start, length, unit in form.fields])
+        words = rows, form.nbytes, columns // form.block, fields, len(fields)
+        pending, self._calls = self._calls, []
+        for index, (source, to) in enumerate(zip(stack, panels, strict=True)):
+            self._calls.append(
+                Call(self._pool.compiler.address(matmul.pack), -(-rows // 16), (source.contiguous(), to, *words), index + 1)
+            )
+        calls, self._calls = self._calls, pending
+        Runnable(self._pool, Program([], [], 0, calls)).run([], [], 0)
+        return panels[0] if weight.data.dim() == 2 else panels, weight
 
     def flush(self) -> None:
         """Do what is queued, unless it is being recorded."""

@@ -198,6 +198,41 @@ def matmul_plain(module: ir.Module, target: Target, name: str, kind: str) -> Non
     f.finish()
 
 
+def experts(module: ir.Module, target: Target, name: str, kind: str) -> None:
+    """Words: weights [E, …], bytes of an expert, ids, x (packed types: q), meta, out [pairs, N], N, K, pairs that share
+    a row of x, panels (plain types: rows) a piece.
+
+    A pair is a token's expert, its number in `ids`. A piece is a part of one pair's product.
+    """
+    f = Function(module, target, name)
+    weights, nbytes, ids, x, meta, out, rows, columns, used, share = (f.word(i) for i in range(10))
+    step = 1 if kind in PLAIN else LANES
+    count = (rows + (step - 1)) / step
+    parts = (count + (share - 1)) / share
+    pair, part = f.piece / parts, f.piece % parts
+    source = pair / used
+    of_expert = weights + f.load(ids + 8 * pair, i64) * nbytes
+    for index in f.range(part * share, ((part + 1) * share).smaller(count)):
+        to = out + (pair * rows + index * step) * 4
+        if kind in PLAIN:
+            row = of_expert + index * columns * PLAIN[kind]
+            total = f.sum_over(
+                columns,
+                lambda lanes, k, row=row: (  # type: ignore[misc]
+                    plain_numbers(f, kind, row + PLAIN[kind] * k, lanes)
+                    * f.load(x + (source * columns + k) * 4, f32(lanes))
+                ),
+            )
+            f.store(to, total)
+        else:
+            form = FORMATS[kind]
+            blocks = columns / form.block
+            panel = of_expert + index * blocks * (LANES * form.nbytes)
+            [numbers] = _tile(f, kind, 1, panel, x + source * columns, meta + source * columns * (_META // 8), blocks)
+            _store_rows(f, to, numbers, rows - index * LANES)
+    f.finish()
+
+
 def pack(module: ir.Module, target: Target, name: str) -> None:
     """Words: rows, panels, N, bytes of a block, blocks a row, fields, their count. A piece is one panel.
 
