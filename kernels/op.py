@@ -7,8 +7,9 @@ where the column has none, so a machine without a GPU runs everything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
 
 import torch
@@ -61,6 +62,19 @@ class OpTable:
             return partial(_on_machine, op.cpu, self.machine) if op.cpu and self.machine else op.reference
         fast: Callable[P, R] | None = getattr(op, self.column)
         return fast or op.reference
+
+
+def op_table(column: Column, threads: int = 1, cache: Path | None = None) -> OpTable:
+    """A column of the table; `cpu` is the references where llvmlite is missing.
+
+    `cache`: the folder in which native functions are kept, so that they are compiled once.
+    """
+    if column != "cpu":
+        return OpTable(column)
+    try:
+        return OpTable(column, Machine(threads, cache=cache))
+    except ImportError:
+        return OpTable("reference")
 
 
 def _on_machine(function: Callable[Concatenate[Machine, P], R], machine: Machine, *args: P.args, **kwargs: P.kwargs) -> R:

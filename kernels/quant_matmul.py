@@ -56,4 +56,4 @@ def _embedding_cases() -> Iterator[Case]:
 
 quant_matmul = Op(_quant_matmul, _matmul_cases, tolerance=1e-5, cpu=native.quant_matmul)
 projections = Op(_projections, _projection_cases, tolerance=1e-5, cpu=native.projections)
-embedding = Op(_embedding, _embedding_cases, tolerance=0.0)
+embedding = Op(_embedding, _embedding_cases, tolerance=0.0, cpu=native.embedding)

@@ -52,21 +52,20 @@ class KVCache:
     def layer(self, index: int) -> LayerCache:
         return LayerCache(self, index)
 
-    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
-        """Put rows [T, Hkv, D] at the positions from `start`; what another sequence relies on is copied first."""
-        end = start + keys.shape[0]
+    def reserve(self, start: int, rows: int) -> None:
+        """Make the positions from `start` free to be written; what another sequence relies on is copied first."""
+        end = start + rows
         while len(self.blocks) * BLOCK < end:
             self.blocks.append(KVBlock(torch.empty(self._shape), torch.empty(self._shape)))
-        position = start
-        while position < end:
-            index, row = divmod(position, BLOCK)
+        for index in range(start // BLOCK, -(-end // BLOCK)):
+            row = max(start - index * BLOCK, 0)
             if row < self.blocks[index].used:
                 self.blocks[index] = self.blocks[index].copy(row)
-            block, rows = self.blocks[index], slice(position - start, min(end, (index + 1) * BLOCK) - start)
-            count = rows.stop - rows.start
-            block.keys[layer, :, row : row + count] = keys[rows].transpose(0, 1)
-            block.values[layer, :, row : row + count] = values[rows].transpose(0, 1)
-            position += count
+
+    @property
+    def tables(self) -> list[list[Tensor]]:
+        """All blocks' keys, and all blocks' values."""
+        return [[block.keys for block in self.blocks], [block.values for block in self.blocks]]
 
     def hold(self, length: int) -> None:
         """The first `length` rows are now part of the sequence, and what lies beyond is not."""
@@ -95,9 +94,6 @@ class LayerCache:
     def values(self) -> list[Tensor]:
         return [block.values[self.index] for block in self.cache.blocks]
 
-    def write(self, start: int, keys: Tensor, values: Tensor) -> None:
-        self.cache.write(self.index, start, keys, values)
-
 
 @dataclass(frozen=True)
 class RecurrentState:
@@ -125,7 +121,10 @@ class StagedState:
     def after(self, rows: int) -> RecurrentState:
         window = self.inputs.shape[0] - self.rows
         # clones, so that one kept row does not hold all the others in memory
-        return RecurrentState(self.inputs[rows : rows + window].clone(), self.states[rows - 1 - self.rows].clone())
+        state = self.states[rows - 1 - self.rows]
+        return RecurrentState(
+            self.inputs[rows : rows + window].clone(), state.clone() if self.states.shape[0] > 1 else state
+        )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 from kernels.op import Column
 from runtime import presets
 from runtime.chat_template import ChatTemplate
+from runtime.cores import physical_cores
 from runtime.engine import Engine
 from runtime.models.config import ModelError
 from runtime.models.loading import LoadedModel, load_model
@@ -28,9 +29,9 @@ _STATES_SHARE = 4  # conversations' states may take a fourth of the memory
 
 def open_chat_model(command: Load, progress: Callable[[int, int], None]) -> tuple[ChatModel, ModelInfo, list[str]]:
     """The model, what the chat shows of it, and notices. Raises UserError."""
-    torch.set_num_threads(command.threads or _physical_cores())
-    column: Column = "reference" if command.ops == "auto" else command.ops
-    loaded = load_model(command.path, column, progress)
+    torch.set_num_threads(command.threads or physical_cores())
+    column: Column = "cpu" if command.ops == "auto" else command.ops
+    loaded = load_model(command.path, column, progress, command.threads)
     metadata, config = loaded.metadata, loaded.model.config
     tokenizer = Tokenizer.from_metadata(metadata)
     if tokenizer.vocab_size > loaded.model.vocabulary:
@@ -59,7 +60,7 @@ def open_chat_model(command: Load, progress: Callable[[int, int], None]) -> tupl
         trained_context=config.trained_context,
         thinking_default=thinking_default,
         has_mtp=loaded.model.mtp is not None,
-        ops=column,
+        ops=loaded.model.ops.column,
         presets={mode: _shown(params) for mode, params in by_mode.items()},
     )
     return chat, info, loaded.notices
@@ -91,18 +92,3 @@ def _shown(params: SamplingParams) -> Sampling:
 
 def _physical_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _physical_cores() -> int:
-    """Cores this process may run on, hyper-threads of one core counted once where Linux tells."""
-    try:
-        allowed = os.sched_getaffinity(0)
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
-    cores = set()
-    for cpu in allowed:
-        try:
-            cores.add(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
-        except OSError:
-            return len(allowed)
-    return len(cores)

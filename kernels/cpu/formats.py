@@ -69,6 +69,18 @@ class Block:
         return self.bits(offset + index * run + byte, place * width, width)
 
 
+class RowBlock(Block):
+    """One block of a single row, as it lies in the file: every lane has the same weights."""
+
+    def _load(self, offset: int, name: str) -> Value:
+        types = {"unit": i32, "half": half, "byte": i8}
+        key = offset, name
+        if key not in self._loaded:
+            number = self.f.load(self.address + offset, types[name]).splat()
+            self._loaded[key] = number.bitcast(_BYTES) if name == "unit" else number
+        return self._loaded[key]
+
+
 @dataclass(frozen=True)
 class Format:
     """w = d·scale·(code − zero) − dmin·minimum, in blocks and groups.

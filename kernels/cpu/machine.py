@@ -154,6 +154,23 @@ class Machine:
             self._packed[key] = self._pack(weight)
         return self._packed[key]
 
+    def readable(self, weight: QuantTensor) -> QuantTensor:
+        """The weight itself, or in float16 if its type is not known here."""
+        from kernels.cpu import matmul
+        from kernels.cpu.formats import FORMATS
+
+        known = weight.type.name in matmul.PLAIN or weight.type.name in FORMATS
+        return weight if known else self.packed(weight)[1]
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """The tensor without gaps, copied if need be: at once, so not while recording."""
+        if tensor.is_contiguous():
+            return tensor
+        if self.recording:
+            raise ValueError("a tensor with gaps cannot be recorded")
+        self.flush()
+        return tensor.contiguous()
+
     def _pack(self, weight: QuantTensor) -> tuple[Tensor | None, QuantTensor]:
         from kernels.cpu import matmul
         from kernels.cpu.formats import FORMATS

@@ -9,7 +9,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from kernels.cpu.dot import bias, dot, prepared
-from kernels.cpu.formats import FORMATS, Block
+from kernels.cpu.formats import FORMATS, Block, RowBlock
 from kernels.cpu.ir import LANES, Function, Value, f32, half, i8, i16, i32, i64, single, vector
 from kernels.cpu.isa import Target
 
@@ -230,6 +230,33 @@ def experts(module: ir.Module, target: Target, name: str, kind: str) -> None:
             panel = of_expert + index * blocks * (LANES * form.nbytes)
             [numbers] = _tile(f, kind, 1, panel, x + source * columns, meta + source * columns * (_META // 8), blocks)
             _store_rows(f, to, numbers, rows - index * LANES)
+    f.finish()
+
+
+def embed(module: ir.Module, target: Target, name: str, kind: str) -> None:
+    """Words: rows as in the file, bytes of a row, ids, out [T, K], K. A piece is an id."""
+    f = Function(module, target, name)
+    source, nbytes, ids, out, columns = (f.word(i) for i in range(5))
+    row, to = source + f.load(ids + 8 * f.piece, i64) * nbytes, out + f.piece * columns * 4
+    if kind in PLAIN:
+        for lanes, k in f.lanes(columns):
+            f.store(to + 4 * k, plain_numbers(f, kind, row + PLAIN[kind] * k, lanes))
+        f.finish()
+        return
+    form = FORMATS[kind]
+    for index in f.range(0, columns / form.block):
+        block = RowBlock(f, row + index * form.nbytes)
+        d = form.d(block).lane(0)
+        dmin = form.dmin(block).lane(0) if form.dmin else None
+        for group in range(form.block // form.group):
+            scale = d * form.scale(block, group).lane(0) if form.scale else d
+            minimum = dmin
+            if dmin and form.minimum:
+                minimum = dmin * form.minimum(block, group).lane(0)
+            for weight in range(group * form.group, (group + 1) * form.group, 4):
+                four = form.codes(block, weight).bitcast(vector(i32, LANES)).lane(0).bitcast(vector(i8, 4))
+                numbers = (four.sext(vector(i32, 4)) - form.zero).float() * scale.splat(4)
+                f.store(to + (index * form.block + weight) * 4, numbers - minimum.splat(4) if minimum else numbers)
     f.finish()
 
 

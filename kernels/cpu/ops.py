@@ -26,7 +26,7 @@ def _native() -> tuple[ModuleType, ModuleType, ModuleType]:
 def _heads(x: Tensor) -> tuple[Tensor, int, int, int]:
     """[..., D] with an even last dimension → what to hold on to, [T, heads], and strides in bytes of both."""
     if x.stride(-1) != 1 or x.dim() > 3:
-        x = x.contiguous().view(-1, 1, x.shape[-1])
+        raise ValueError("rows must lie side by side")
     if x.dim() == 3:
         return x, x.shape[1], 4 * x.stride(0), 4 * x.stride(1)
     return x, 1, 4 * (x.stride(0) if x.dim() == 2 else 0), 0
@@ -155,13 +155,23 @@ def _delta_rule(
     return out
 
 
+def embedding(machine: Machine, ids: Tensor, weight: QuantTensor) -> Tensor:
+    _, matmul, _ = _native()
+    kept = machine.readable(weight)
+    columns = weight.shape[1]
+    out = torch.empty(*ids.shape, columns)
+    words = kept.data, kept.data.stride(0), machine.whole(ids), out, columns
+    machine.call(matmul.embed, (kept.type.name,), ids.numel(), *words)
+    return out
+
+
 def quant_matmul(machine: Machine, x: Tensor, weight: QuantTensor) -> Tensor:
     return projections(machine, x, (weight,))[0]
 
 
 def projections(machine: Machine, x: Tensor, weights: Sequence[QuantTensor]) -> tuple[Tensor, ...]:
     _, matmul, _ = _native()
-    x = x.contiguous()
+    x = machine.whole(x)
     tokens, columns = x.shape
     packed = [machine.packed(weight) for weight in weights]
     if any(panels is not None for panels, _ in packed):
@@ -201,7 +211,7 @@ def store_rows(
     kind = _kind(keys[0])
     machine.call(
         attend.store_rows, (kind,), tokens,
-        k.contiguous(), v.contiguous(), Blocks(keys), Blocks(values), Position(start), keys[0].shape[1],
+        machine.whole(k), machine.whole(v), Blocks(keys), Blocks(values), Position(start), keys[0].shape[1],
         keys[0].stride(0) * keys[0].itemsize, heads, dim,
     )  # fmt: skip
 
@@ -210,7 +220,7 @@ def attention(
     machine: Machine, q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], gate: Tensor, start: int
 ) -> Tensor:
     attend, matmul, _ = _native()
-    q = q.contiguous()
+    q = machine.whole(q)
     tokens, heads, dim = q.shape
     kv_heads, size = keys[0].shape[:2]
     splits = 1 if tokens > matmul.FEW else max(1, -(-4 * machine.threads // (kv_heads * tokens)))
