@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
+from llvmlite.ir.instructions import LoadInstr
 
 from kernels.cpu.isa import Target
 
@@ -36,6 +37,13 @@ def vector(element: ir.Type, lanes: int) -> ir.Type:
 
 def f32(lanes: int = LANES) -> ir.Type:
     return vector(single, lanes)
+
+
+class _Ordered(LoadInstr):  # type: ignore[misc]
+    def descr(self, buf: list[str]) -> None:
+        text: list[str] = []
+        super().descr(text)
+        buf.append("".join(text).replace("load ", "load volatile ", 1))
 
 
 class Value:
@@ -271,8 +279,21 @@ class Function:
     def load(self, address: Value, type_: ir.Type, align: int = 1) -> Value:
         return Value(self, self.b.load(self._pointer(address), align=align, typ=type_))
 
+    def load_in_order(self, address: Value, type_: ir.Type) -> Value:
+        """A load that keeps its place among others of this kind."""
+        load = _Ordered(self.b.block, self._pointer(address), typ=type_)
+        load.align = 1
+        self.b._insert(load)
+        return Value(self, load)
+
     def store(self, address: Value, value: Value, align: int = 1) -> None:
         self.b.store(value.v, self._pointer(address), align=align)
+
+    def prefetch(self, address: Value) -> None:
+        """Ask for a cache line that will be read soon; any address will do."""
+        arguments = [self._pointer(address), *(ir.Constant(i32, number) for number in (0, 3, 1))]
+        callee = self.external("llvm.prefetch.p0", ir.VoidType(), [argument.type for argument in arguments])
+        self.b.call(callee, arguments)
 
     def scratch(self, nbytes: int) -> Value:
         """The address of memory that lives as long as the call."""

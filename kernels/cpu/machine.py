@@ -173,7 +173,7 @@ class Machine:
 
     def _pack(self, weight: QuantTensor) -> tuple[Tensor | None, QuantTensor]:
         from kernels.cpu import matmul
-        from kernels.cpu.formats import FORMATS
+        from kernels.cpu.formats import FORMATS, layout, panel_bytes
 
         if weight.type.name in matmul.PLAIN:
             return None, weight
@@ -183,10 +183,11 @@ class Machine:
             return None, QuantTensor(half, QUANTS["F16"], weight.shape)
         rows, columns = weight.shape[-2:]
         stack = weight.data[None] if weight.data.dim() == 2 else weight.data
-        size = -(-rows // 16) * form.panel_bytes(columns)
+        size = -(-rows // 16) * panel_bytes(weight.type.name, columns)
         panels = aligned(len(stack) * size).view(len(stack), size)
-        fields = torch.tensor([(start, start + length, unit) for start, length, unit in form.fields])
-        words = rows, form.nbytes, columns // form.block, fields, len(fields)
+        place = layout(weight.type.name)
+        moves = torch.tensor(place.moves)
+        words = rows, form.nbytes, columns // form.block, place.nbytes, moves, len(moves)
         pending, self._calls = self._calls, []
         for index, (source, to) in enumerate(zip(stack, panels, strict=True)):
             self._calls.append(

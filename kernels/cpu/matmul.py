@@ -9,7 +9,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from kernels.cpu.dot import bias, dot, prepared
-from kernels.cpu.formats import FORMATS, Block, RowBlock
+from kernels.cpu.formats import FORMATS, Block, RowBlock, layout
 from kernels.cpu.ir import LANES, Function, Value, f32, half, i8, i16, i32, i64, single, vector
 from kernels.cpu.isa import Target
 
@@ -69,7 +69,7 @@ def matmul(module: ir.Module, target: Target, name: str, format_: str, tile: int
     blocks = columns / form.block
     start = f.piece * share
     for panel in f.range(start, (start + share).smaller(panels)):
-        at = weights + panel * blocks * (LANES * form.nbytes)
+        at = weights + panel * blocks * layout(format_).nbytes
         for first in f.range(0, tokens, tile):
             sums = _tile(f, format_, tile, at, q + first * columns, meta + first * columns * (_META // 8), blocks)
             for t, total in enumerate(sums):
@@ -99,7 +99,7 @@ def _tile(f: Function, format_: str, tile: int, weights: Value, q: Value, meta: 
     form = FORMATS[format_]
     totals = [f.variable(f.zero(f32())) for _ in range(tile)]
     for index in f.range(0, blocks):
-        block = Block(f, weights + index * (LANES * form.nbytes))
+        block = Block(f, weights + index * layout(format_).nbytes, layout(format_).places)
         x = q + index * (form.block * tile)
         about = meta + index * (form.block // 32 * tile * 4 * _META)
         scaled = [f.zero(f32())] * tile
@@ -227,7 +227,7 @@ def experts(module: ir.Module, target: Target, name: str, kind: str) -> None:
         else:
             form = FORMATS[kind]
             blocks = columns / form.block
-            panel = of_expert + index * blocks * (LANES * form.nbytes)
+            panel = of_expert + index * blocks * layout(kind).nbytes
             [numbers] = _tile(f, kind, 1, panel, x + source * columns, meta + source * columns * (_META // 8), blocks)
             _store_rows(f, to, numbers, rows - index * LANES)
     f.finish()
@@ -261,25 +261,26 @@ def embed(module: ir.Module, target: Target, name: str, kind: str) -> None:
 
 
 def pack(module: ir.Module, target: Target, name: str) -> None:
-    """Words: rows, panels, N, bytes of a block, blocks a row, fields, their count. A piece is one panel.
+    """Words: rows, panels, N, bytes of a block, blocks a row, bytes of a panel's block, moves, their count.
 
-    `fields` are offset, end and unit, 64 bits each. Rows beyond the last are zeros.
+    A piece is one panel. `moves` are a unit's offset, size and place, 64 bits each. Rows beyond the last repeat it.
     """
     f = Function(module, target, name)
-    source, panels, rows, nbytes, blocks, fields, count = (f.word(i) for i in range(7))
+    source, panels, rows, nbytes, blocks, packed, moves, count = (f.word(i) for i in range(8))
     row_bytes = nbytes * blocks
-    to_panel = panels + f.piece * (LANES * row_bytes)
     first = f.piece * LANES
-    for index in f.range(0, count):
-        begin, end, unit = (f.load(fields + 24 * index + 8 * i, i64) for i in range(3))
-        for size, type_ in ((4, i32), (2, i16), (1, i8)):
-            with f.when(unit.equals(size)):
-                for block in f.range(0, blocks):
-                    for offset in f.range(begin, end, size):
-                        to = to_panel + (block * nbytes + offset) * LANES
-                        for r in range(LANES):
-                            row = first + r
-                            inside = (row < rows).choose(row, rows - 1)
-                            number = f.load(source + inside * row_bytes + block * nbytes + offset, type_)
-                            f.store(to + size * r, number)
+    starts = f.scratch(8 * LANES)
+    for r in range(LANES):
+        row = first + r
+        f.store(starts + 8 * r, source + (row < rows).choose(row, rows - 1) * row_bytes)
+    for block in f.range(0, blocks):
+        to_block = panels + (f.piece * blocks + block) * packed
+        for index in f.range(0, count):
+            offset, unit, place = (f.load(moves + 24 * index + 8 * i, i64) for i in range(3))
+            at = block * nbytes + offset
+            for size, type_ in ((4, i32), (2, i16), (1, i8)):
+                with f.when(unit.equals(size)):
+                    for r in range(LANES):
+                        number = f.load(f.load(starts + 8 * r, i64) + at, type_)
+                        f.store(to_block + place + size * r, number)
     f.finish()
