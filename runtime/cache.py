@@ -106,6 +106,12 @@ class RecurrentState:
     def nbytes(self) -> int:
         return self.window.nbytes + self.state.nbytes
 
+    def alone(self) -> RecurrentState:
+        """Itself in memory of its own, so that keeping it keeps no other rows and layers."""
+        if self.window.nbytes == self.window.untyped_storage().nbytes():
+            return self
+        return RecurrentState(self.window.clone(), self.state.clone())
+
 
 @dataclass(frozen=True)
 class StagedState:
@@ -120,11 +126,7 @@ class StagedState:
 
     def after(self, rows: int) -> RecurrentState:
         window = self.inputs.shape[0] - self.rows
-        # clones, so that one kept row does not hold all the others in memory
-        state = self.states[rows - 1 - self.rows]
-        return RecurrentState(
-            self.inputs[rows : rows + window].clone(), state.clone() if self.states.shape[0] > 1 else state
-        )
+        return RecurrentState(self.inputs[rows : rows + window], self.states[rows - 1 - self.rows])
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,7 @@ class SequenceState:
     def checkpoint(self) -> None:
         """Make the present place one to come back to."""
         if not self.checkpoints or self.checkpoints[-1].length < self.length:
+            self.recurrent = [layer.alone() for layer in self.recurrent]
             self.checkpoints.append(Checkpoint(self.length, tuple(self.recurrent), self.last_hidden))
 
     def reach(self, length: int) -> int:

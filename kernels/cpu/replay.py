@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.cpu.machine import Machine, Runnable
+
+_KEPT = 3  # results of the same work whose memory is looked after; others are freed when they are let go of
+_UNUSED = 3  # references to memory of which no tensor is left: the list's, the loop's, and the count's own
 
 # From input tensors to output tensors, all by ops of the table.
 Work = Callable[[Sequence[Tensor]], list[Tensor]]
@@ -19,6 +25,7 @@ class Replay:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._recorded: dict[Hashable, tuple[Runnable, list[torch.Size]]] = {}
+        self._memory: dict[Hashable, list[NDArray[np.float32]]] = {}
 
     def __call__(
         self, key: Hashable, work: Work, inputs: Sequence[Tensor], tables: Sequence[list[Tensor]], position: int
@@ -30,9 +37,21 @@ class Replay:
         if key not in self._recorded:
             self._recorded[key] = self._record(work, inputs, tables, position)
         runnable, shapes = self._recorded[key]
-        outputs = [torch.empty(shape) for shape in shapes]
+        outputs = self._outputs(key, shapes)
         runnable.run([*inputs, *outputs], tables, position)
         return outputs
+
+    def _outputs(self, key: Hashable, shapes: Sequence[torch.Size]) -> list[Tensor]:
+        """Room for the results, where nobody holds earlier ones any more: fresh memory costs a page fault every 4 KiB."""
+        sizes = [-(-shape.numel() // 16) * 16 for shape in shapes]
+        kept = self._memory.setdefault(key, [])
+        free = next((memory for memory in kept if sys.getrefcount(memory) == _UNUSED), None)
+        if free is None:
+            free = np.empty(sum(sizes), np.float32)
+            kept.append(free)
+            del kept[:-_KEPT]
+        parts = torch.from_numpy(free).split(sizes)
+        return [part[: shape.numel()].view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def _record(
         self, work: Work, inputs: Sequence[Tensor], tables: Sequence[list[Tensor]], position: int
