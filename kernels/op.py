@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from kernels.cpu import isa
 from kernels.cpu.machine import Machine
 
 P = ParamSpec("P")
@@ -65,16 +66,17 @@ class OpTable:
 
 
 def op_table(column: Column, threads: int = 1, cache: Path | None = None) -> OpTable:
-    """A column of the table; `cpu` is the references where llvmlite is missing.
+    """A column of the table; `cpu` is the references where llvmlite or the processor's products of bytes are missing.
 
     `cache`: the folder in which native functions are kept, so that they are compiled once.
     """
     if column != "cpu":
         return OpTable(column)
     try:
-        return OpTable(column, Machine(threads, cache=cache))
+        plain = isa.host().dot == "plain"
     except ImportError:
         return OpTable("reference")
+    return OpTable("reference") if plain else OpTable(column, Machine(threads, cache=cache))
 
 
 def _on_machine(function: Callable[Concatenate[Machine, P], R], machine: Machine, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -165,8 +165,18 @@ class Value:
         """Signed integers or halves as float32."""
         lanes = self.type.count if isinstance(self.type, ir.VectorType) else 0
         type_ = vector(single, lanes) if lanes else single
+        if self.floating and self.f.target.dot == "plain":
+            return self._float_of_half(vector(i32, lanes) if lanes else i32, type_)
         convert = self.f.b.fpext if self.floating else self.f.b.sitofp
         return Value(self.f, convert(self.v, type_))
+
+    def _float_of_half(self, whole: ir.Type, type_: ir.Type) -> Value:
+        """By arithmetic, where the processor has no conversion."""
+        bits = self.bitcast(vector(i16, whole.count) if isinstance(whole, ir.VectorType) else i16).zext(whole)
+        scaled = ((bits & 0x7FFF) << 13).bitcast(type_) * 2.0**112  # the exponent's bias is 127 in place of 15
+        finite = scaled.bitcast(whole)
+        special = (bits & 0x7C00).equals(0x7C00).choose(finite | 0x7F800000, finite)
+        return (special | ((bits & 0x8000) << 16)).bitcast(type_)
 
     def splat(self, lanes: int = LANES) -> Value:
         type_ = vector(self.type, lanes)

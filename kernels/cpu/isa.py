@@ -30,6 +30,9 @@ _X86: tuple[tuple[Dot, frozenset[str]], ...] = (
 )
 
 
+NEON = Target("aarch64-unknown-linux-gnu", "generic", "+neon,+dotprod,+fullfp16", "neon")
+
+
 @functools.cache
 def host() -> Target:
     """The machine that this runs on. Raises ImportError where llvmlite is missing."""
@@ -45,6 +48,10 @@ def narrowed(dot: Dot) -> Target:
     """This machine with nothing better than `dot`. Raises ValueError if it has not got that."""
     import llvmlite.binding as llvm
 
+    if dot == "neon":
+        if host().dot != "neon":
+            raise ValueError("this processor has no neon")
+        return host()
     flags = llvm.get_host_cpu_features()
     present = {name for name, on in flags.items() if on}
     if "avx512vnni" in present and "avx512vl" in present:
@@ -66,6 +73,3 @@ def _best_dot(triple: str, present: frozenset[str]) -> Dot:
     if triple.startswith(("aarch64", "arm64")) and "dotprod" in present:
         return "neon"
     return "plain"
-
-
-NEON = Target("aarch64-unknown-linux-gnu", "generic", "+neon,+dotprod,+fullfp16", "neon")

@@ -25,8 +25,8 @@ class Compiler:
 
     def __init__(self, target: Target, cache: Path | None = None) -> None:
         """`cache`: the folder of objects compiled before; None keeps none."""
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
         self.target, self._cache = target, cache
         self._machine = _target_machine(target)
         self._linker: llvm.LLJIT | None = None
@@ -68,7 +68,7 @@ class Compiler:
         parsed = llvm.parse_assembly(str(module))
         parsed.verify()
         options = llvm.create_pipeline_tuning_options(3)
-        options.loop_unrolling = False  # what should be unrolled is written so
+        options.loop_unrolling = options.slp_vectorization = False  # what should be wide or unrolled is written so
         llvm.create_pass_builder(self._machine, options).getModulePassManager().run(
             parsed, llvm.create_pass_builder(self._machine, options)
         )

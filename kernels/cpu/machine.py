@@ -88,6 +88,12 @@ class _Pool:
     def run(self, steps: int, count: int) -> None:
         self._run(self._pool, steps, count)
 
+    @property
+    def sleeping(self) -> int:
+        from kernels.cpu import threads as native
+
+        return ctypes.c_int64.from_address(self._pool + native.SLEEPERS).value
+
 
 def _live(work: object, pool: int, *kept: object) -> None:
     assert callable(work)
@@ -125,6 +131,11 @@ class Machine:
         self._program: Program | None = None
         self._calls: list[Call] = []
         self._packed: dict[tuple[int, str, tuple[int, ...]], tuple[Tensor | None, QuantTensor]] = {}
+
+    @property
+    def sleeping(self) -> int:
+        """How many of the threads beside the calling one wait without using any time."""
+        return self._pool.sleeping
 
     @property
     def recording(self) -> bool:
