@@ -79,7 +79,9 @@ def op_table(column: Column, threads: int = 1, cache: Path | None = None) -> OpT
     return OpTable("reference") if plain else OpTable(column, Machine(threads, cache=cache))
 
 
-def _on_machine(function: Callable[Concatenate[Machine, P], R], machine: Machine, *args: P.args, **kwargs: P.kwargs) -> R:
+def _on_machine(
+    function: Callable[Concatenate[Machine, P], R], machine: Machine, *args: P.args, **kwargs: P.kwargs
+) -> R:
     result = function(machine, *args, **kwargs)
     machine.flush()
     return result

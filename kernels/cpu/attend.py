@@ -89,7 +89,7 @@ def attend(module: ir.Module, target: Target, name: str, kind: str, group: int) 
                     to = place[g] + 8 + 4 * i
                     f.store(to, f.load(to, f32(lanes)) * shrink.splat(lanes))
         whole = count / _STEP * _STEP
-        for start_j, stop_j, step in ((f.int(0), whole, _STEP), (whole, count, 1)):
+        for start_j, stop_j, step in ((f.number(0), whole, _STEP), (whole, count, 1)):
             for j in f.range(start_j, stop_j, step):
                 rows = [row(values, values_offset, begin + j + s) for s in range(step)]
                 for lanes, i in f.lanes(dim):

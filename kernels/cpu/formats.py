@@ -119,7 +119,9 @@ def _plane(offset: int, run: int, width: int) -> Callable[[Block, int], Value]:
     return lambda block, weight: block.plane(offset, run, width, weight)
 
 
-def _over(high: Callable[[Block, int], Value], low: Callable[[Block, int], Value], bits: int) -> Callable[[Block, int], Value]:
+def _over(
+    high: Callable[[Block, int], Value], low: Callable[[Block, int], Value], bits: int
+) -> Callable[[Block, int], Value]:
     return lambda block, weight: low(block, weight) | (high(block, weight) << bits)
 
 
@@ -212,7 +214,8 @@ def _gather(f: Function, numbers: Sequence[int], index: Value) -> Value:
 def _iq3_grid() -> list[int]:
     from gguf import quants
 
-    quants.IQ3_S.init_grid()
+    quants.IQ3_S.init_grid()  # type: ignore[no-untyped-call]
+    assert quants.IQ3_S.grid is not None
     rows = quants.IQ3_S.grid.reshape(512, 4).astype("<u1")
     return [int.from_bytes(row.tobytes(), "little") for row in rows]
 
@@ -226,6 +229,7 @@ def _exponent(block: Block) -> Value:
 
 _IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # doubled
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -247,7 +251,7 @@ UNITS = {"unit": 4, "half": 2, "byte": 1}
 def layout(name: str) -> Layout:
     form = FORMATS[name]
     nowhere = Function(ir.Module(), Target("", "", "", "plain"), "order")
-    block = Block(nowhere, nowhere.int(0))
+    block = Block(nowhere, nowhere.number(0))
     for group in range(form.block // form.group):
         for weight in range(group * form.group, (group + 1) * form.group, 4):
             form.codes(block, weight)
@@ -271,43 +275,32 @@ def panel_bytes(name: str, columns: int) -> int:
 
 FORMATS = MappingProxyType(
     {
-        "Q4_0": Format(32, 18,  32, _plane(2, 16, 4), _half(0), zero=8),
-        "Q4_1": Format(
-            32, 20,  32, _plane(4, 16, 4), _half_of(0, 0), dmin=lambda b: -b.half_of(0, 1)
-        ),
-        "Q5_0": Format(
-            32, 22,  32, _over(_flags(2, 0), _plane(6, 16, 4), 4), _half(0), zero=16
-        ),
+        "Q4_0": Format(32, 18, 32, _plane(2, 16, 4), _half(0), zero=8),
+        "Q4_1": Format(32, 20, 32, _plane(4, 16, 4), _half_of(0, 0), dmin=lambda b: -b.half_of(0, 1)),
+        "Q5_0": Format(32, 22, 32, _over(_flags(2, 0), _plane(6, 16, 4), 4), _half(0), zero=16),
         "Q5_1": Format(
             32,
             24,
-            
             32,
             _over(_flags(4, 0), _plane(8, 16, 4), 4),
             _half_of(0, 0),
             dmin=lambda b: -b.half_of(0, 1),
         ),
-        "Q8_0": Format(32, 34,  32, _plane(2, 32, 8), _half(0), signed=True),
-        "Q2_K": Format(
-            256, 84,  16, _plane(16, 32, 2), _half_of(80, 0), _scale_q2, _half_of(80, 1), _minimum_q2
-        ),
+        "Q8_0": Format(32, 34, 32, _plane(2, 32, 8), _half(0), signed=True),
+        "Q2_K": Format(256, 84, 16, _plane(16, 32, 2), _half_of(80, 0), _scale_q2, _half_of(80, 1), _minimum_q2),
         "Q3_K": Format(
             256,
             110,
-            
             16,
             _over(_plane(0, 32, 1), _plane(32, 32, 2), 2),
             _half(108),
             _scale_q3,
             zero=4,
         ),
-        "Q4_K": Format(
-            256, 144,  32, _plane(16, 32, 4), _half_of(0, 0), _scale_six, _half_of(0, 1), _minimum_six
-        ),
+        "Q4_K": Format(256, 144, 32, _plane(16, 32, 4), _half_of(0, 0), _scale_six, _half_of(0, 1), _minimum_six),
         "Q5_K": Format(
             256,
             176,
-            
             32,
             _over(_plane(16, 32, 1), _plane(48, 32, 4), 4),
             _half_of(0, 0),
@@ -318,29 +311,23 @@ FORMATS = MappingProxyType(
         "Q6_K": Format(
             256,
             210,
-            
             16,
             _over(_plane(128, 32, 2), _plane(0, 64, 4), 4),
             _half(208),
             _scale_q6,
             zero=32,
         ),
-        "IQ4_NL": Format(
-            32, 18,  32, _looked_up(_plane(2, 16, 4), _IQ4), _half(0), signed=True
-        ),
+        "IQ4_NL": Format(32, 18, 32, _looked_up(_plane(2, 16, 4), _IQ4), _half(0), signed=True),
         "IQ4_XS": Format(
             256,
             136,
-            
             32,
             _looked_up(_plane(8, 16, 4), _IQ4),
             _half_of(0, 0),
             _scale_iq4,
             signed=True,
         ),
-        "IQ3_S": Format(256, 110,  32, _codes_iq3, _half(0), _scale_iq3, signed=True),
-        "MXFP4": Format(
-            32, 17,  32, _looked_up(_plane(1, 16, 4), _E2M1), _exponent, signed=True
-        ),
+        "IQ3_S": Format(256, 110, 32, _codes_iq3, _half(0), _scale_iq3, signed=True),
+        "MXFP4": Format(32, 17, 32, _looked_up(_plane(1, 16, 4), _E2M1), _exponent, signed=True),
     }
 )

@@ -144,10 +144,10 @@ class Value:
         return Value(self.f, self.f.b.select(self.v, yes.v, self.f.like(yes, no).v))
 
     def smaller(self, other: Any) -> Value:
-        return (self < other).choose(self, other)
+        return self._compare("<", other).choose(self, other)
 
     def larger(self, other: Any) -> Value:
-        return (self > other).choose(self, other)
+        return self._compare(">", other).choose(self, other)
 
     def bitcast(self, type_: ir.Type) -> Value:
         return Value(self.f, self.f.b.bitcast(self.v, type_))
@@ -271,7 +271,7 @@ class Function:
             number = struct.unpack("f", struct.pack("f", number))[0]
         return Value(self, ir.Constant(type_, number))
 
-    def int(self, number: int) -> Value:
+    def number(self, number: int) -> Value:
         return self.const(i64, number)
 
     def like(self, value: Value, other: Any) -> Value:
@@ -336,7 +336,7 @@ class Function:
 
     def range(self, start: Value | int, stop: Value | int, step: int = 1) -> Iterator[Value]:
         """A loop: what is written while this yields is its body."""
-        start = start if isinstance(start, Value) else self.int(start)
+        start = start if isinstance(start, Value) else self.number(start)
         stop = self.like(start, stop)
         head, body, after = (self.function.append_basic_block() for _ in range(3))
         counter = self.variable(start)
@@ -352,7 +352,7 @@ class Function:
 
     def lanes(self, count: Value | int) -> Iterator[tuple[int, Value]]:
         """0 … count−1 as one loop of `LANES` at a time and one for the rest: yields lanes and index in each."""
-        count = count if isinstance(count, Value) else self.int(count)
+        count = count if isinstance(count, Value) else self.number(count)
         whole = count - count % LANES
         for i in self.range(0, whole, LANES):
             yield LANES, i

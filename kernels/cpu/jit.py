@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +55,7 @@ class Compiler:
             self._cache.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self._cache, delete=False) as file:
                 file.write(code)
-            os.replace(file.name, path)
+            Path(file.name).replace(path)
         return code
 
     def compile(self, writer: Writer, name: str, parameters: tuple[int | str, ...]) -> bytes:

@@ -201,9 +201,7 @@ class Machine:
         words = rows, form.nbytes, columns // form.block, place.nbytes, moves, len(moves)
         pending, self._calls = self._calls, []
         for index, (source, to) in enumerate(zip(stack, panels, strict=True)):
-            self._calls.append(
-                Call(self._pool.compiler.address(matmul.pack), -(-rows // 16), (source.contiguous(), to, *words), index + 1)
-            )
+            self.call(matmul.pack, (), -(-rows // 16), source.contiguous(), to, *words, group=index + 1)
         calls, self._calls = self._calls, pending
         Runnable(self._pool, Program([], [], 0, calls)).run([], [], 0)
         return panels[0] if weight.data.dim() == 2 else panels, weight

@@ -185,8 +185,8 @@ def matmul_plain(module: ir.Module, target: Target, name: str, kind: str) -> Non
                     total.value = w * xs[t] + total.value
         for r in range(height):
             for t in range(width):
-                total = sums[LANES][r][t].value.sum() + sums[1][r][t].value.lane(0)
-                f.store(out + ((token + t) * rows + row + r) * 4, total)
+                done = sums[LANES][r][t].value.sum() + sums[1][r][t].value.lane(0)
+                f.store(out + ((token + t) * rows + row + r) * 4, done)
 
     even = tokens / _TOKENS_AT_ONCE * _TOKENS_AT_ONCE
     for first, last, height in ((start, whole, _ROWS_AT_ONCE), (whole, stop, 1)):

@@ -96,9 +96,7 @@ def rope(machine: Machine, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     _, _, rows = _native()
     out = torch.empty(x.shape)
     x, heads, token, head = _heads(x)
-    machine.call(
-        rows.rope, (), x.shape[0], x, token, head, cos, sin, out, heads, x.shape[-1], cos.shape[-1]
-    )
+    machine.call(rows.rope, (), x.shape[0], x, token, head, cos, sin, out, heads, x.shape[-1], cos.shape[-1])
     return out
 
 
@@ -107,9 +105,7 @@ def causal_conv1d(machine: Machine, x: Tensor, window: Tensor, weight: Tensor) -
     (tokens, channels), width = x.shape, weight.shape[1]
     y, xs = torch.empty_like(x), torch.empty(width - 1 + tokens, channels)
     share = max(64, _SHARE // tokens // 16 * 16)
-    machine.call(
-        rows.causal_conv1d, (width,), -(-channels // share), x, window, weight, y, xs, tokens, channels, share
-    )
+    machine.call(rows.causal_conv1d, (width,), -(-channels // share), x, window, weight, y, xs, tokens, channels, share)
     return y, xs
 
 
@@ -128,10 +124,10 @@ def delta_recurrent(
 
 
 def delta_chunk(
-    machine: Machine, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
+    machine: Machine, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, chunk: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Token by token too: a part of the state stays in the nearest cache for all of them, and the tokens' own work is
-    a tenth of what the projections cost.
+    a tenth of what the projections cost. So `chunk` changes nothing.
     """
     last = torch.empty_like(state)
     return _delta_rule(machine, q, k, v, g, beta, state, last, 0), last
@@ -188,8 +184,8 @@ def projections(machine: Machine, x: Tensor, weights: Sequence[QuantTensor]) -> 
         else:
             count = -(-rows // 16)
             share = machine.share(count, panels.nbytes // max(count, 1), 1)
-            words = panels, q, meta, out, rows, columns, tokens, share
-            machine.call(matmul.matmul, (weight.type.name, tile), -(-count // share), *words, group=index + 1)
+            of_panels = panels, q, meta, out, rows, columns, tokens, share
+            machine.call(matmul.matmul, (weight.type.name, tile), -(-count // share), *of_panels, group=index + 1)
     return tuple(outs)
 
 
@@ -270,9 +266,7 @@ def experts(
     return out
 
 
-def _pairs(
-    machine: Machine, x: Tensor, ids: Tensor, stacks: Sequence[QuantTensor], used: int
-) -> list[Tensor]:
+def _pairs(machine: Machine, x: Tensor, ids: Tensor, stacks: Sequence[QuantTensor], used: int) -> list[Tensor]:
     _, matmul, _ = _native()
     q = meta = x
     packed = [machine.packed(stack) for stack in stacks]

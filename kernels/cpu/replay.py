@@ -42,7 +42,7 @@ class Replay:
         return outputs
 
     def _outputs(self, key: Hashable, shapes: Sequence[torch.Size]) -> list[Tensor]:
-        """Room for the results, where nobody holds earlier ones any more: fresh memory costs a page fault every 4 KiB."""
+        """Room for the results, that of earlier ones which nobody holds if there is any: fresh memory is slow."""
         sizes = [-(-shape.numel() // 16) * 16 for shape in shapes]
         kept = self._memory.setdefault(key, [])
         free = next((memory for memory in kept if sys.getrefcount(memory) == _UNUSED), None)

@@ -23,7 +23,7 @@ def _float(whole: Value) -> Value:
 
 
 def rms_norm(module: ir.Module, target: Target, name: str, gated: int) -> None:
-    """Words: x [T, heads, D], its strides in bytes, z and its strides, weight, out, heads, D, eps, rows, rows a piece."""
+    """Words: x [T, heads, D], its strides in bytes, z, its strides, weight, out, heads, D, eps, rows, rows a piece."""
     f = Function(module, target, name)
     x, x_token, x_head, z, z_token, z_head, weight, out, heads, size = (f.word(i) for i in range(10))
     eps, rows, share = f.real(10), f.word(11), f.word(12)
@@ -226,9 +226,7 @@ def _two_dots(
     f: Function, rows: Value, size: Value, height: int, first: Value, second: Value
 ) -> list[tuple[Value, Value]]:
     """Products of `height` rows with two vectors."""
-    sums = {
-        lanes: [[f.variable(f.zero(f32(lanes))) for _ in range(2)] for _ in range(height)] for lanes in (LANES, 1)
-    }
+    sums = {lanes: [[f.variable(f.zero(f32(lanes))) for _ in range(2)] for _ in range(height)] for lanes in (LANES, 1)}
     for lanes, i in f.lanes(size):
         others = f.load(first + 4 * i, f32(lanes)), f.load(second + 4 * i, f32(lanes))
         for r in range(height):
@@ -252,13 +250,13 @@ def route(module: ir.Module, target: Target, name: str) -> None:
     row = logits + f.piece * experts * 4
     total, top = f.variable(f.const(single, 0.0)), f.variable(f.const(single, 0.0))
     for slot in f.range(0, used):
-        best, index = f.variable(f.const(single, float("-inf"))), f.variable(f.int(0))
+        best, index = f.variable(f.const(single, float("-inf"))), f.variable(f.number(0))
         for e in f.range(0, experts):
             value = f.load(row + 4 * e, single)
-            taken = f.variable(f.int(0))
+            taken = f.variable(f.number(0))
             for other in f.range(0, slot):
                 with f.when(f.load(ids + (f.piece * used + other) * 8, i64).equals(e)):
-                    taken.value = f.int(1)
+                    taken.value = f.number(1)
             # not smaller, rather than larger: NaN must come through
             with f.when(Value(f, f.b.fcmp_unordered(">", value.v, best.value.v)) & taken.value.equals(0)):
                 best.value, index.value = value, e
@@ -289,7 +287,7 @@ def weigh_experts(module: ir.Module, target: Target, name: str) -> None:
 
 
 def add_shared_expert(module: ir.Module, target: Target, name: str) -> None:
-    """Words: routed [T, H], x [T, H], gate [H], shared [T, H], out, H: routed + σ(gate·x)·shared. A piece is a token."""
+    """Words: routed, x [T, H], gate [H], shared [T, H], out, H: routed + σ(gate·x)·shared. A piece is a token."""
     f = Function(module, target, name)
     routed, x, gate, shared, out, size = (f.word(i) for i in range(6))
     row = f.piece * size * 4

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from kernels.attention import attention, rope, store_rows
 from kernels.conv1d import causal_conv1d
+from kernels.cpu.replay import Replay
 from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent
 from kernels.moe import add_shared_expert, experts, route, swiglu
 from kernels.norm import add_rms_norm, concat_rms_norm, gated_rms_norm, rms_norm
-from kernels.cpu.replay import Replay
 from kernels.op import OpTable
 from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.residual import add, shift_rows
@@ -26,7 +26,6 @@ from runtime.cache import LayerCache, RecurrentState, SequenceState, Staged, Sta
 from runtime.models.config import ModelConfig, MoEConfig
 from runtime.rope import RotaryEmbedding
 from runtime.weights import Weights
-
 
 _REPLAYED_ROWS = 5  # a token, or one and the drafts after it; prefill has enough to do to be called op by op
 
@@ -69,7 +68,8 @@ class Attention:
 
     def remember(self, x: Tensor, cache: LayerCache, at: Place) -> None:
         """Write the rows' keys and values, no more."""
-        self._store(*self.ops[projections](x, (self.attn_k, self.attn_v)), cache, at)
+        k, v = self.ops[projections](x, (self.attn_k, self.attn_v))
+        self._store(k, v, cache, at)
 
     def _store(self, k: Tensor, v: Tensor, cache: LayerCache, at: Place) -> None:
         k, v = k.view(-1, self.kv_heads, self.dim), v.view(-1, self.kv_heads, self.dim)
@@ -343,9 +343,7 @@ class Qwen35:
             return self._place(state.length, rows - 1, None)
         return self._place(state.length - 1, rows, None)
 
-    def _fill_mtp(
-        self, ids: Tensor, hidden: Tensor, last: Sequence[Tensor], state: SequenceState, at: Place
-    ) -> None:
+    def _fill_mtp(self, ids: Tensor, hidden: Tensor, last: Sequence[Tensor], state: SequenceState, at: Place) -> None:
         """Keep the MTP cache one row behind the trunk's: without its past the block drafts badly."""
         if self.mtp is None or state.mtp_kv is None or not at.rows:
             return
