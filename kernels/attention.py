@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from kernels.cpu import ops as native
 from kernels.op import Case, Op, random_tensors
 
 # Query rows handled at a time, so that the scores of a long prefill stay small.
@@ -45,6 +46,24 @@ def _attention(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], gate
     return out * torch.sigmoid(gate)
 
 
+def _store_rows(k: Tensor, v: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], start: int) -> None:
+    """Write k, v [T, Hkv, D] at the positions from `start` into the blocks [Hkv, B, D] of a cache."""
+    size = keys[0].shape[1]
+    for rows, blocks in ((k, keys), (v, values)):
+        for index in range(start // size, (start + len(rows) - 1) // size + 1):
+            first, last = max(start, index * size), min(start + len(rows), (index + 1) * size)
+            place = slice(first - index * size, last - index * size)
+            blocks[index][:, place] = rows[first - start : last - start].transpose(0, 1)
+
+
+def _store_cases() -> Iterator[Case]:
+    """The blocks are the results, so each case is for one use."""
+    randn = random_tensors(15)
+    for tokens, start, block in ((1, 0, 8), (1, 9, 8), (21, 5, 8)):
+        keys, values = (tuple(randn(2, block, 16) for _ in range(4)) for _ in range(2))
+        yield Case(f"{tokens}+{start}b{block}", (randn(tokens, 2, 16), randn(tokens, 2, 16), keys, values, start))
+
+
 def _rope_cases() -> Iterator[Case]:
     randn = random_tensors(8)
     for tokens, heads, dim, rotated in ((1, 2, 64, 16), (5, 3, 64, 64), (4, 2, 256, 64)):
@@ -65,5 +84,6 @@ def _attention_cases() -> Iterator[Case]:
         yield Case(name, (q, keys, values, randn(tokens, heads, dim), start))
 
 
-rope = Op(_rope, _rope_cases, tolerance=1e-5)
-attention = Op(_attention, _attention_cases, tolerance=1e-4)
+rope = Op(_rope, _rope_cases, tolerance=1e-5, cpu=native.rope)
+attention = Op(_attention, _attention_cases, tolerance=1e-4, cpu=native.attention)
+store_rows = Op(_store_rows, _store_cases, tolerance=0.0, cpu=native.store_rows)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from kernels.attention import attention
+from kernels.attention import attention, store_rows
 from kernels.op import Case, Op, random_tensors
 
 
@@ -19,6 +19,21 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     scale = x.abs().amax(-1) / 127
     rows = x / scale.clamp_min(torch.finfo(torch.float32).tiny)[..., None]
     return rows.nan_to_num().round().clamp(-127, 127).to(torch.int8), scale
+
+
+def store_rows_q8(
+    k: Tensor,
+    v: Tensor,
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    key_scales: Sequence[Tensor],
+    value_scales: Sequence[Tensor],
+    start: int,
+) -> None:
+    """`store_rows` in int8: k, v [T, Hkv, D] into blocks [Hkv, B, D], their scales into blocks [Hkv, B]."""
+    (k_rows, k_scales), (v_rows, v_scales) = quantize_rows(k), quantize_rows(v)
+    store_rows.reference(k_rows, v_rows, keys, values, start)
+    store_rows.reference(k_scales, v_scales, key_scales, value_scales, start)
 
 
 def _attention_q8(

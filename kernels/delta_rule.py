@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from kernels.cpu import ops as native
 from kernels.op import Case, Op, random_tensors
 
 _L2_EPS = 1e-6
@@ -118,6 +119,6 @@ def _gate_cases() -> Iterator[Case]:
         )
 
 
-delta_gates = Op(_delta_gates, _gate_cases, tolerance=1e-5)
-delta_recurrent = Op(_delta_recurrent, _rule_cases, tolerance=1e-4)
-delta_chunk = Op(_delta_chunk, _rule_cases, tolerance=1e-4)
+delta_gates = Op(_delta_gates, _gate_cases, tolerance=1e-5, cpu=native.delta_gates)
+delta_recurrent = Op(_delta_recurrent, _rule_cases, tolerance=1e-4, cpu=native.delta_recurrent)
+delta_chunk = Op(_delta_chunk, _rule_cases, tolerance=1e-4, cpu=native.delta_chunk)

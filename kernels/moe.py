@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from kernels.cpu import ops as native
 from kernels.op import Case, Op, random_tensors
 from kernels.quants import QuantTensor
 
@@ -39,6 +40,17 @@ def _experts(x: Tensor, weights: Tensor, ids: Tensor, gate: QuantTensor, up: Qua
     return out
 
 
+def _add_shared_expert(routed: Tensor, x: Tensor, gate: Tensor, shared: Tensor) -> Tensor:
+    """routed + σ(gate·x)·shared: routed, x, shared [T, H], gate [H] → [T, H]."""
+    return routed + torch.sigmoid(x @ gate)[:, None] * shared
+
+
+def _shared_cases() -> Iterator[Case]:
+    randn = random_tensors(17)
+    for shape in ((1, 64), (3, 100)):
+        yield Case(f"{shape}", (randn(*shape), randn(*shape), randn(shape[1]), randn(*shape)))
+
+
 def _swiglu_cases() -> Iterator[Case]:
     randn = random_tensors(10)
     for shape in ((1, 96), (7, 512)):
@@ -60,6 +72,7 @@ def _expert_cases() -> Iterator[Case]:
         yield Case(f"{tokens}x{hidden}f{ff}e{experts}k{used}", (randn(tokens, hidden), weights, ids, *packed))
 
 
-swiglu = Op(_swiglu, _swiglu_cases, tolerance=1e-5)
-route = Op(_route, _route_cases, tolerance=1e-5)
-experts = Op(_experts, _expert_cases, tolerance=1e-4)
+swiglu = Op(_swiglu, _swiglu_cases, tolerance=1e-5, cpu=native.swiglu)
+route = Op(_route, _route_cases, tolerance=1e-5, cpu=native.route)
+experts = Op(_experts, _expert_cases, tolerance=1e-4, cpu=native.experts)
+add_shared_expert = Op(_add_shared_expert, _shared_cases, tolerance=1e-5, cpu=native.add_shared_expert)

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, ParamSpec, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+from kernels.cpu import isa
+from kernels.cpu.machine import Machine
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,7 +43,7 @@ class Op(Generic[P, R]):
     reference: Callable[P, R]
     cases: Callable[[], Iterator[Case]]
     tolerance: float
-    cpu: Callable[P, R] | None = None
+    cpu: Callable[Concatenate[Machine, P], R] | None = None
     triton: Callable[P, R] | None = None
 
     @property
@@ -48,13 +53,38 @@ class Op(Generic[P, R]):
 
 @dataclass(frozen=True)
 class OpTable:
-    """One column of the table, completed by the references."""
+    """One column of the table, completed by the references. The column `cpu` needs a machine."""
 
     column: Column
+    machine: Machine | None = None
 
     def __getitem__(self, op: Op[P, R]) -> Callable[P, R]:
+        if self.column == "cpu":
+            return partial(_on_machine, op.cpu, self.machine) if op.cpu and self.machine else op.reference
         fast: Callable[P, R] | None = getattr(op, self.column)
         return fast or op.reference
+
+
+def op_table(column: Column, threads: int = 1, cache: Path | None = None) -> OpTable:
+    """A column of the table; `cpu` is the references where llvmlite or the processor's products of bytes are missing.
+
+    `cache`: the folder in which native functions are kept, so that they are compiled once.
+    """
+    if column != "cpu":
+        return OpTable(column)
+    try:
+        plain = isa.host().dot == "plain"
+    except ImportError:
+        return OpTable("reference")
+    return OpTable("reference") if plain else OpTable(column, Machine(threads, cache=cache))
+
+
+def _on_machine(
+    function: Callable[Concatenate[Machine, P], R], machine: Machine, *args: P.args, **kwargs: P.kwargs
+) -> R:
+    result = function(machine, *args, **kwargs)
+    machine.flush()
+    return result
 
 
 def random_tensors(seed: int) -> Callable[..., Tensor]:

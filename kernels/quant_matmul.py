@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from kernels.cpu import ops as native
 from kernels.op import Case, Op, random_tensors
 from kernels.quants import QUANTS, QuantTensor
 
@@ -21,6 +22,18 @@ def _quant_matmul(x: Tensor, weight: QuantTensor) -> Tensor:
         return x @ weight.dequantize().T
     step = max(1, _UNPACKED_AT_ONCE // columns)
     return torch.cat([x @ weight.rows(i, min(i + step, rows)).dequantize().T for i in range(0, rows, step)], dim=-1)
+
+
+def _projections(x: Tensor, weights: Sequence[QuantTensor]) -> tuple[Tensor, ...]:
+    """Several products of the same rows: x·Wᵀ for each weight."""
+    return tuple(_quant_matmul(x, weight) for weight in weights)
+
+
+def _projection_cases() -> Iterator[Case]:
+    randn = random_tensors(16)
+    for tokens, rows, columns in ((1, (96, 4, 33), 64), (6, (17, 32), 96)):
+        weights = tuple(QuantTensor.from_dense(randn(n, columns)) for n in rows)
+        yield Case(f"F32-{tokens}x{rows}x{columns}", (randn(tokens, columns), weights))
 
 
 def _embedding(ids: Tensor, weight: QuantTensor) -> Tensor:
@@ -41,5 +54,6 @@ def _embedding_cases() -> Iterator[Case]:
     yield Case("repeated", (torch.tensor([3, 0, 3, 7, 49]), table))
 
 
-quant_matmul = Op(_quant_matmul, _matmul_cases, tolerance=1e-5)
-embedding = Op(_embedding, _embedding_cases, tolerance=0.0)
+quant_matmul = Op(_quant_matmul, _matmul_cases, tolerance=1e-5, cpu=native.quant_matmul)
+projections = Op(_projections, _projection_cases, tolerance=1e-5, cpu=native.projections)
+embedding = Op(_embedding, _embedding_cases, tolerance=0.0, cpu=native.embedding)

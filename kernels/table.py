@@ -4,28 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernels.attention import attention, rope
+from kernels.attention import attention, rope, store_rows
 from kernels.attention_q8 import attention_q8
 from kernels.conv1d import causal_conv1d
 from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent
-from kernels.moe import experts, route, swiglu
-from kernels.norm import gated_rms_norm, rms_norm
+from kernels.moe import add_shared_expert, experts, route, swiglu
+from kernels.norm import add_rms_norm, concat_rms_norm, gated_rms_norm, rms_norm
 from kernels.op import Op
-from kernels.quant_matmul import embedding, quant_matmul
+from kernels.quant_matmul import embedding, projections, quant_matmul
+from kernels.residual import add, shift_rows
 
 OPS: tuple[Op[Any, Any], ...] = (
     embedding,
     rms_norm,
+    add_rms_norm,
+    concat_rms_norm,
+    add,
+    shift_rows,
     quant_matmul,
+    projections,
     causal_conv1d,
     delta_gates,
     delta_recurrent,
     delta_chunk,
     gated_rms_norm,
     rope,
+    store_rows,
     attention,
     attention_q8,
     swiglu,
     route,
     experts,
+    add_shared_expert,
 )

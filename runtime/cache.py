@@ -15,7 +15,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kernels.attention_q8 import quantize_rows
 from runtime.models.config import ModelConfig
 
 BLOCK = 256  # tokens
@@ -75,29 +74,20 @@ class KVCache:
     def layer(self, index: int) -> LayerCache:
         return LayerCache(self, index)
 
-    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
-        """Put rows [T, Hkv, D] at the positions from `start`; what another sequence relies on is copied first."""
-        end = start + keys.shape[0]
+    def reserve(self, start: int, rows: int) -> None:
+        """Make the positions from `start` free to be written; what another sequence relies on is copied first."""
+        end = start + rows
         while len(self.blocks) * BLOCK < end:
             self.blocks.append(self.new_block())
-        new = self._packed(keys, values)
-        position = start
-        while position < end:
-            index, row = divmod(position, BLOCK)
+        for index in range(start // BLOCK, -(-end // BLOCK)):
+            row = max(start - index * BLOCK, 0)
             if row < self.blocks[index].used:
                 self.blocks[index] = self.blocks[index].copy(row)
-            rows = slice(position - start, min(end, (index + 1) * BLOCK) - start)
-            count = rows.stop - rows.start
-            for name, tensor in self.blocks[index].tensors.items():
-                tensor[layer, :, row : row + count] = new[name][rows].transpose(0, 1)
-            position += count
 
-    def _packed(self, keys: Tensor, values: Tensor) -> dict[str, Tensor]:
-        """Rows [T, Hkv, D] as the blocks hold them, [T, Hkv, …]."""
-        if self.kind == "f32":
-            return {"keys": keys, "values": values}
-        (key_rows, key_scales), (value_rows, value_scales) = quantize_rows(keys), quantize_rows(values)
-        return {"keys": key_rows, "key_scales": key_scales, "values": value_rows, "value_scales": value_scales}
+    @property
+    def tables(self) -> list[list[Tensor]]:
+        """All blocks' keys, and all blocks' values."""
+        return [[block.tensors[name] for block in self.blocks] for name in ("keys", "values")]
 
     def hold(self, length: int) -> None:
         """The first `length` rows are now part of the sequence, and what lies beyond is not."""
@@ -138,9 +128,6 @@ class LayerCache:
     def value_scales(self) -> list[Tensor]:
         return self._all("value_scales")
 
-    def write(self, start: int, keys: Tensor, values: Tensor) -> None:
-        self.cache.write(self.index, start, keys, values)
-
     def _all(self, name: str) -> list[Tensor]:
         """Per block [Hkv, BLOCK, …]."""
         return [block.tensors[name][self.index] for block in self.cache.blocks]
@@ -157,6 +144,12 @@ class RecurrentState:
     def nbytes(self) -> int:
         return self.window.nbytes + self.state.nbytes
 
+    def alone(self) -> RecurrentState:
+        """Itself in memory of its own, so that keeping it keeps no other rows and layers."""
+        if self.window.nbytes == self.window.untyped_storage().nbytes():
+            return self
+        return RecurrentState(self.window.clone(), self.state.clone())
+
 
 @dataclass(frozen=True)
 class StagedState:
@@ -171,8 +164,7 @@ class StagedState:
 
     def after(self, rows: int) -> RecurrentState:
         window = self.inputs.shape[0] - self.rows
-        # clones, so that one kept row does not hold all the others in memory
-        return RecurrentState(self.inputs[rows : rows + window].clone(), self.states[rows - 1 - self.rows].clone())
+        return RecurrentState(self.inputs[rows : rows + window], self.states[rows - 1 - self.rows])
 
 
 @dataclass(frozen=True)
@@ -252,6 +244,7 @@ class SequenceState:
     def checkpoint(self) -> None:
         """Make the present place one to come back to."""
         if not self.checkpoints or self.checkpoints[-1].length < self.length:
+            self.recurrent = [layer.alone() for layer in self.recurrent]
             self.checkpoints.append(Checkpoint(self.length, tuple(self.recurrent), self.last_hidden))
 
     def reach(self, length: int) -> int:

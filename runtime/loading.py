@@ -15,6 +15,7 @@ from kernels.op import Column
 from runtime import presets
 from runtime.cache import KVType, SequenceState
 from runtime.chat_template import ChatTemplate
+from runtime.cores import physical_cores
 from runtime.engine import Engine
 from runtime.fingerprint import fingerprint
 from runtime.models.config import ModelError
@@ -35,9 +36,9 @@ def open_chat_model(
     command: Load, progress: Callable[[int, int], None], notify: Callable[[str], None] = lambda sentence: None
 ) -> tuple[ChatModel, ModelInfo, list[str]]:
     """The model, what the chat shows of it, and notices; later ones go to `notify`. Raises UserError."""
-    torch.set_num_threads(command.threads or _physical_cores())
-    column: Column = "reference" if command.ops == "auto" else command.ops
-    loaded = load_model(command.path, column, progress)
+    torch.set_num_threads(command.threads or physical_cores())
+    column: Column = "cpu" if command.ops == "auto" else command.ops
+    loaded = load_model(command.path, column, progress, command.threads)
     metadata, config = loaded.metadata, loaded.model.config
     tokenizer = Tokenizer.from_metadata(metadata)
     if tokenizer.vocab_size > loaded.model.vocabulary:
@@ -50,7 +51,7 @@ def open_chat_model(
     context_length = _context_length(command.context_length, config.trained_context)
     new_state = partial(loaded.model.new_state, _KV_TYPES[command.kv_type])
     memory_budget = _physical_memory() // _STATES_SHARE if command.memory_budget is None else command.memory_budget
-    pool = StatePool(new_state, memory_budget, _snapshots(command, loaded, column, new_state, notify))
+    pool = StatePool(new_state, memory_budget, _snapshots(command, loaded, new_state, notify))
     chat = ChatModel(
         Engine(loaded.model, context_length, pool),
         tokenizer,
@@ -68,7 +69,7 @@ def open_chat_model(
         trained_context=config.trained_context,
         thinking_default=thinking_default,
         has_mtp=loaded.model.mtp is not None,
-        ops=column,
+        ops=loaded.model.ops.column,
         presets={mode: _shown(params) for mode, params in by_mode.items()},
     )
     return chat, info, loaded.notices
@@ -78,13 +79,15 @@ _KV_TYPES: dict[str, KVType] = {"auto": "f32", "q8": "q8"}
 
 
 def _snapshots(
-    command: Load, loaded: LoadedModel, column: Column, new: Callable[[], SequenceState], notify: Callable[[str], None]
+    command: Load, loaded: LoadedModel, new: Callable[[], SequenceState], notify: Callable[[str], None]
 ) -> SnapshotStore | None:
     """The states on disk of this file, as this column of the op table, this type of KV and this MTP block make them."""
     if command.snapshots is None:
         return None
     try:
-        key = fingerprint(loaded.gguf.paths, column, command.kv_type, "mtp" if loaded.model.mtp else "")
+        key = fingerprint(
+            loaded.gguf.paths, loaded.model.ops.column, command.kv_type, "mtp" if loaded.model.mtp else ""
+        )
     except OSError:
         return None  # a file that can be mapped but no longer read: it has other things to worry about
     budget = _SNAPSHOT_BUDGET if command.snapshot_budget is None else command.snapshot_budget
@@ -117,18 +120,3 @@ def _shown(params: SamplingParams) -> Sampling:
 
 def _physical_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _physical_cores() -> int:
-    """Cores this process may run on, hyper-threads of one core counted once where Linux tells."""
-    try:
-        allowed = os.sched_getaffinity(0)
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
-    cores = set()
-    for cpu in allowed:
-        try:
-            cores.add(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
-        except OSError:
-            return len(allowed)
-    return len(cores)

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kernels.op import Column, OpTable
+import platformdirs
+
+from kernels.op import Column, op_table
+from runtime.cores import physical_cores
 from runtime.errors import UserError
 from runtime.gguf import GGUFFile
 from runtime.models.config import ModelConfig, ModelError
@@ -35,7 +38,10 @@ class LoadedModel:
 
 
 def load_model(
-    path: Path | str, ops: Column = "reference", progress: Callable[[int, int], None] = lambda done, total: None
+    path: Path | str,
+    ops: Column = "reference",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    threads: int | None = None,
 ) -> LoadedModel:
     """Open and load a GGUF file of the family. Raises GGUFError or ModelError, each one sentence for the user.
 
@@ -44,14 +50,15 @@ def load_model(
     with contextlib.ExitStack() as files:
         gguf = files.enter_context(GGUFFile.open(Path(path)))
         config, notices = _describe(gguf)
-        keep_packed = not _fits_unpacked(gguf)
+        table = op_table(ops, threads or physical_cores(), platformdirs.user_cache_path("qwenchat") / "native")
+        keep_packed = table.column != "reference" or not _fits_unpacked(gguf)
         weights = mtp_weights = Weights(gguf, keep_packed=keep_packed, progress=progress)
         if not config.mtp_layers and (sidecar := find_sidecar(gguf, config)):
             files.enter_context(sidecar)
             config = dataclasses.replace(config, mtp_layers=1)
             notices = [f"Drafts come from {sidecar.path.name}, which lies beside the model."]
             mtp_weights = Weights(sidecar, keep_packed=keep_packed, skipped=SIDECAR_SKIPPED)
-        model = REGISTRY[config.architecture](weights, mtp_weights, config, OpTable(ops))
+        model = REGISTRY[config.architecture](weights, mtp_weights, config, table)
         weights.finish()
         mtp_weights.finish()
     return LoadedModel(model, gguf, notices + weights.warnings)

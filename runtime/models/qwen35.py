@@ -13,18 +13,22 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from kernels.attention import attention, rope
-from kernels.attention_q8 import attention_q8
+from kernels.attention import attention, rope, store_rows
+from kernels.attention_q8 import attention_q8, store_rows_q8
 from kernels.conv1d import causal_conv1d
+from kernels.cpu.replay import Replay
 from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent
-from kernels.moe import experts, route, swiglu
-from kernels.norm import gated_rms_norm, rms_norm
+from kernels.moe import add_shared_expert, experts, route, swiglu
+from kernels.norm import add_rms_norm, concat_rms_norm, gated_rms_norm, rms_norm
 from kernels.op import OpTable
-from kernels.quant_matmul import embedding, quant_matmul
+from kernels.quant_matmul import embedding, projections, quant_matmul
+from kernels.residual import add, shift_rows
 from runtime.cache import KVType, LayerCache, RecurrentState, SequenceState, Staged, StagedState
 from runtime.models.config import ModelConfig, MoEConfig
 from runtime.rope import RotaryEmbedding
 from runtime.weights import Weights
+
+_REPLAYED_ROWS = 5  # a token, or one and the drafts after it; prefill has enough to do to be called op by op
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,10 @@ class Place:
     start: int
     cos: Tensor
     sin: Tensor
+
+    @property
+    def rows(self) -> int:
+        return self.cos.shape[0]
 
 
 class Attention:
@@ -51,10 +59,10 @@ class Attention:
         self.attn_k_norm = weights.norm(f"{prefix}.attn_k_norm.weight", self.dim)
 
     def __call__(self, x: Tensor, cache: LayerCache, at: Place) -> Tensor:
-        """[T, H] → [T, H]; writes the rows' keys and values."""
-        self.remember(x, cache, at)
-        query_gate = self.ops[quant_matmul](x, self.attn_q).view(-1, self.heads, 2 * self.dim)
-        q, gate = query_gate.chunk(2, dim=-1)  # per head: [query | gate]
+        """[T, H] → [T, H]; writes the rows' keys and values, for which the cache has reserved room."""
+        query_gate, k, v = self.ops[projections](x, (self.attn_q, self.attn_k, self.attn_v))
+        self._store(k, v, cache, at)
+        q, gate = query_gate.view(-1, self.heads, 2 * self.dim).chunk(2, dim=-1)  # per head: [query | gate]
         q = self.ops[rope](self.ops[rms_norm](q, self.attn_q_norm, self.eps), at.cos, at.sin)
         if cache.kind == "q8":
             scales = cache.key_scales, cache.value_scales
@@ -65,10 +73,17 @@ class Attention:
 
     def remember(self, x: Tensor, cache: LayerCache, at: Place) -> None:
         """Write the rows' keys and values, no more."""
-        k = self.ops[quant_matmul](x, self.attn_k).view(-1, self.kv_heads, self.dim)
-        v = self.ops[quant_matmul](x, self.attn_v).view(-1, self.kv_heads, self.dim)
+        k, v = self.ops[projections](x, (self.attn_k, self.attn_v))
+        self._store(k, v, cache, at)
+
+    def _store(self, k: Tensor, v: Tensor, cache: LayerCache, at: Place) -> None:
+        k, v = k.view(-1, self.kv_heads, self.dim), v.view(-1, self.kv_heads, self.dim)
         k = self.ops[rope](self.ops[rms_norm](k, self.attn_k_norm, self.eps), at.cos, at.sin)
-        cache.write(at.start, k, v)
+        if cache.kind == "q8":
+            scales = cache.key_scales, cache.value_scales
+            store_rows_q8(k, v, cache.keys, cache.values, *scales, at.start)
+        else:
+            self.ops[store_rows](k, v, cache.keys, cache.values, at.start)
 
 
 class GatedDeltaNet:
@@ -90,19 +105,18 @@ class GatedDeltaNet:
     def __call__(self, x: Tensor, past: RecurrentState, *, each: bool) -> tuple[Tensor, StagedState]:
         """[T, H] → [T, H] and the state afterwards, or with `each` after every row."""
         c, rows = self.config, x.shape[0]
-        mixed, inputs = self.ops[causal_conv1d](self.ops[quant_matmul](x, self.attn_qkv), past.window, self.ssm_conv1d)
+        weights = self.attn_qkv, self.attn_gate, self.ssm_alpha, self.ssm_beta
+        qkv, z, alpha, beta = self.ops[projections](x, weights)
+        mixed, inputs = self.ops[causal_conv1d](qkv, past.window, self.ssm_conv1d)
         q, k, v = mixed.split([c.key_dim, c.key_dim, c.value_dim], dim=-1)
-        g, beta = self.ops[delta_gates](
-            self.ops[quant_matmul](x, self.ssm_alpha), self.ops[quant_matmul](x, self.ssm_beta), self.ssm_a, self.ssm_dt
-        )
-        qkv = q.view(rows, -1, c.head_dim), k.view(rows, -1, c.head_dim), v.view(rows, -1, c.head_dim)
+        g, beta = self.ops[delta_gates](alpha, beta, self.ssm_a, self.ssm_dt)
+        heads = q.view(rows, -1, c.head_dim), k.view(rows, -1, c.head_dim), v.view(rows, -1, c.head_dim)
         if each or rows == 1:
-            o, states = self.ops[delta_recurrent](*qkv, g, beta, past.state)
+            o, states = self.ops[delta_recurrent](*heads, g, beta, past.state)
         else:
-            o, last = self.ops[delta_chunk](*qkv, g, beta, past.state)
+            o, last = self.ops[delta_chunk](*heads, g, beta, past.state)
             states = last[None]
-        z = self.ops[quant_matmul](x, self.attn_gate).view_as(o)
-        o = self.ops[gated_rms_norm](o, z, self.ssm_norm, self.eps)  # [T, Hv, Dv]
+        o = self.ops[gated_rms_norm](o, z.view_as(o), self.ssm_norm, self.eps)  # [T, Hv, Dv]
         return self.ops[quant_matmul](o.flatten(1), self.ssm_out), StagedState(inputs, states, rows)
 
 
@@ -114,8 +128,8 @@ class DenseFFN:
         self.ffn_down = weights.take(f"{prefix}.ffn_down.weight", config.hidden, config.ff)
 
     def __call__(self, x: Tensor) -> Tensor:
-        matmul = self.ops[quant_matmul]
-        return matmul(self.ops[swiglu](matmul(x, self.ffn_gate), matmul(x, self.ffn_up)), self.ffn_down)
+        hidden = self.ops[swiglu](*self.ops[projections](x, (self.ffn_gate, self.ffn_up)))
+        return self.ops[quant_matmul](hidden, self.ffn_down)
 
 
 class MoEFFN:
@@ -137,12 +151,11 @@ class MoEFFN:
         self.ffn_down_shexp = weights.take(f"{prefix}.ffn_down_shexp.weight", h, moe.shared_ff)
 
     def __call__(self, x: Tensor) -> Tensor:
-        matmul = self.ops[quant_matmul]
-        expert_weights, ids = self.ops[route](matmul(x, self.ffn_gate_inp), self.used)
+        logits, gate, up = self.ops[projections](x, (self.ffn_gate_inp, self.ffn_gate_shexp, self.ffn_up_shexp))
+        expert_weights, ids = self.ops[route](logits, self.used)
         routed = self.ops[experts](x, expert_weights, ids, self.ffn_gate_exps, self.ffn_up_exps, self.ffn_down_exps)
-        hidden = self.ops[swiglu](matmul(x, self.ffn_gate_shexp), matmul(x, self.ffn_up_shexp))
-        shared_gate = torch.sigmoid(x @ self.ffn_gate_inp_shexp)[:, None]
-        return routed + shared_gate * matmul(hidden, self.ffn_down_shexp)
+        shared = self.ops[quant_matmul](self.ops[swiglu](gate, up), self.ffn_down_shexp)
+        return self.ops[add_shared_expert](routed, x, self.ffn_gate_inp_shexp, shared)
 
 
 Mixer = TypeVar("Mixer", bound=Attention | GatedDeltaNet, covariant=True)
@@ -165,8 +178,8 @@ class Block(Generic[Mixer]):
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The block's output from its input and what its mixer made of `normed` of it."""
-        x = x + mixed
-        return x + self.ffn(self.ops[rms_norm](x, self.post_attention_norm, self.eps))
+        x, normed = self.ops[add_rms_norm](x, mixed, self.post_attention_norm, self.eps)
+        return self.ops[add](x, self.ffn(normed))
 
 
 class Trunk:
@@ -212,9 +225,8 @@ class MTPBlock:
 
     def join(self, next_ids: Tensor, hidden: Tensor) -> Tensor:
         """eh_proj·[RMSNorm(embed(next_ids))·enorm ; RMSNorm(hidden)·hnorm]: [T], [T, H] → [T, H]."""
-        norm = self.ops[rms_norm]
         embedded = self.ops[embedding](next_ids, self.embed_tokens)
-        both = torch.cat([norm(embedded, self.enorm, self.eps), norm(hidden, self.hnorm, self.eps)], dim=-1)
+        both = self.ops[concat_rms_norm](embedded, hidden, self.enorm, self.hnorm, self.eps)
         return self.ops[quant_matmul](both, self.eh_proj)
 
     def __call__(self, next_ids: Tensor, hidden: Tensor, cache: LayerCache, at: Place) -> Tensor:
@@ -236,6 +248,7 @@ class Qwen35:
         self.trunk = Trunk(weights, config, ops)
         self.mtp = MTPBlock(mtp_weights, config, ops, self.trunk) if config.mtp_layers else None
         self.rotary = RotaryEmbedding(config.rope)
+        self._replay = Replay(ops.machine) if ops.machine else None
 
     @property
     def vocabulary(self) -> int:
@@ -254,20 +267,29 @@ class Qwen35:
         `positions` [T] or [3, T] where they are not simply the next ones. Returns the hidden states
         after output_norm, [T, H].
         """
-        at = self._place(state.length, len(ids), positions)
-        rows = torch.tensor(ids)
-        x = self.ops[embedding](rows, self.trunk.token_embd)
-        kv, past = map(state.kv.layer, itertools.count()), iter(state.recurrent)
-        staged: list[StagedState] = []
-        for block in self.trunk.blocks:
-            if isinstance(block.mixer, GatedDeltaNet):
-                mixed, after = block.mixer(block.normed(x), next(past), each=each)
-                staged.append(after)
-            else:
-                mixed = block.mixer(block.normed(x), next(kv), at)
-            x = block.finish(x, mixed)
-        hidden = self.ops[rms_norm](x, self.trunk.output_norm, self.config.eps)
-        self._fill_mtp(rows, hidden, state, positions)
+        rows, start = len(ids), state.length
+        at = self._place(start, rows, positions)
+        mtp_at = self._mtp_place(rows, state)
+        past = [tensor for layer in state.recurrent for tensor in (layer.window, layer.state)]
+        last = () if state.last_hidden is None else (state.last_hidden,)
+        inputs = [torch.tensor(ids), at.cos, at.sin, mtp_at.cos, mtp_at.sin, *past, *last]
+        state.kv.reserve(start, rows)
+        if state.mtp_kv:
+            state.mtp_kv.reserve(mtp_at.start, mtp_at.rows)
+
+        def work(inputs: Sequence[Tensor]) -> list[Tensor]:
+            ids, cos, sin, mtp_cos, mtp_sin, *rest = inputs
+            past = [RecurrentState(*rest[i : i + 2]) for i in range(0, 2 * len(state.recurrent), 2)]
+            hidden, staged = self._trunk(ids, Place(start, cos, sin), state, past, each=each)
+            self._fill_mtp(ids, hidden, rest[2 * len(past) :], state, Place(mtp_at.start, mtp_cos, mtp_sin))
+            return [hidden, *(tensor for layer in staged for tensor in (layer.inputs, layer.states))]
+
+        if self._replay and rows <= _REPLAYED_ROWS and state.kv.kind == "f32":
+            tables = state.kv.tables + (state.mtp_kv.tables if state.mtp_kv and mtp_at.rows else [])
+            hidden, *after = self._replay((rows, each, len(inputs)), work, inputs, tables, start)
+        else:
+            hidden, *after = work(inputs)
+        staged = [StagedState(after[i], after[i + 1], rows) for i in range(0, len(after), 2)]
         state.stage(Staged(tuple(ids), hidden, staged, each))
         return hidden
 
@@ -284,7 +306,18 @@ class Qwen35:
         """
         if self.mtp is None or state.mtp_kv is None:
             raise ValueError("this model has no MTP block")
-        return self.mtp(torch.tensor(next_ids), hidden, state.mtp_kv.layer(0), self._place(start, len(next_ids), None))
+        mtp, cache, rows = self.mtp, state.mtp_kv, len(next_ids)
+        at = self._place(start, rows, None)
+        cache.reserve(start, rows)
+
+        def work(inputs: Sequence[Tensor]) -> list[Tensor]:
+            ids, hidden, cos, sin = inputs
+            return [mtp(ids, hidden, cache.layer(0), Place(start, cos, sin))]
+
+        inputs = [torch.tensor(next_ids), hidden.contiguous(), at.cos, at.sin]
+        if self._replay and rows <= _REPLAYED_ROWS and cache.kind == "f32":
+            return self._replay(("draft", rows), work, inputs, cache.tables, start)[0]
+        return work(inputs)[0]
 
     @torch.inference_mode()
     def draft_logits(self, drafted: Tensor) -> Tensor:
@@ -298,14 +331,32 @@ class Qwen35:
             positions = torch.arange(start, start + rows)
         return Place(start, *self.rotary(positions))
 
-    def _fill_mtp(self, rows: Tensor, hidden: Tensor, state: SequenceState, positions: Tensor | None) -> None:
-        """Keep the MTP cache one row behind the trunk's: without its past the block drafts badly."""
-        if self.mtp is None or state.mtp_kv is None:
-            return
-        seen, start = hidden[:-1], state.length
+    def _trunk(
+        self, ids: Tensor, at: Place, state: SequenceState, past: Sequence[RecurrentState], *, each: bool
+    ) -> tuple[Tensor, list[StagedState]]:
+        x = self.ops[embedding](ids, self.trunk.token_embd)
+        kv, before = map(state.kv.layer, itertools.count()), iter(past)
+        staged: list[StagedState] = []
+        for block in self.trunk.blocks:
+            if isinstance(block.mixer, GatedDeltaNet):
+                mixed, after = block.mixer(block.normed(x), next(before), each=each)
+                staged.append(after)
+            else:
+                mixed = block.mixer(block.normed(x), next(kv), at)
+            x = block.finish(x, mixed)
+        return self.ops[rms_norm](x, self.trunk.output_norm, self.config.eps), staged
+
+    def _mtp_place(self, rows: int, state: SequenceState) -> Place:
+        """Where the MTP cache goes on: one row behind the trunk, since row t needs token t + 1."""
         if state.last_hidden is None:
-            rows = rows[1:]
+            return self._place(state.length, rows - 1, None)
+        return self._place(state.length - 1, rows, None)
+
+    def _fill_mtp(self, ids: Tensor, hidden: Tensor, last: Sequence[Tensor], state: SequenceState, at: Place) -> None:
+        """Keep the MTP cache one row behind the trunk's: without its past the block drafts badly."""
+        if self.mtp is None or state.mtp_kv is None or not at.rows:
+            return
+        if last:
+            self.mtp.remember(ids, self.ops[shift_rows](last[0], hidden), state.mtp_kv.layer(0), at)
         else:
-            seen, start = torch.cat([state.last_hidden[None], seen]), start - 1
-        if len(rows):
-            self.mtp.remember(rows, seen, state.mtp_kv.layer(0), self._place(start, len(rows), None))
+            self.mtp.remember(ids[1:], hidden[:-1], state.mtp_kv.layer(0), at)

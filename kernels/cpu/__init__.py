@@ -1,0 +1,1 @@
+"""The `cpu` column: native functions made from LLVM IR at run time, on all cores, with nothing to compile."""

@@ -1,0 +1,99 @@
+"""Products of bytes, four summed into each of 16 numbers, and what else each processor does with bytes its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from kernels.cpu.ir import LANES, Function, Value, i8, i16, i32, vector
+
+_WORDS = vector(i32, LANES)
+
+
+def _parts(value: Value, count: int) -> list[Value]:
+    size = value.type.count // count
+    return [value] if count == 1 else [value.pick(range(i * size, (i + 1) * size)) for i in range(count)]
+
+
+def _in_parts(count: int, work: Callable[..., Value], *values: Value) -> Value:
+    """`work` on each of `count` equal parts of the vectors, put together again."""
+    done = [work(*parts) for parts in zip(*(_parts(value, count) for value in values), strict=True)]
+    while len(done) > 1:
+        done = [done[i].join(done[i + 1]) for i in range(0, len(done), 2)]
+    return done[0]
+
+
+def bias(f: Function, *, signed: bool) -> int:
+    """What `dot` adds to signed weights on this processor; the caller takes it off again by the activations' sum."""
+    return 128 if signed and f.target.dot in ("avx512vnni", "avxvnni") else 0
+
+
+def prepared(f: Function, codes: Value, *, signed: bool) -> Value:
+    """Weights as `dot` wants them; once for all rows."""
+    return codes ^ -128 if bias(f, signed=signed) else codes
+
+
+def dot(f: Function, total: Value, codes: Value, x: Value, *, signed: bool) -> Value:
+    """total[16] + Σ of 4 products each: `codes` prepared bytes [16·4], x four int8 as int32, the same for all rows."""
+    spread = x.splat()
+    if f.target.dot == "avx512vnni":
+        name, bytes_ = "llvm.x86.avx512.vpdpbusd.512", vector(i8, 64)
+        return f.call(name, _WORDS, total, codes, spread.bitcast(bytes_))
+    if f.target.dot == "avxvnni":
+        half = spread.pick(range(8)).bitcast(vector(i8, 32))
+        return _in_parts(
+            2, lambda t, c: f.call("llvm.x86.avx512.vpdpbusd.256", vector(i32, 8), t, c, half), total, codes
+        )
+    if f.target.dot == "avx2":
+        half = spread.pick(range(8)).bitcast(vector(i8, 32))
+        return _in_parts(2, lambda t, c: _dot_avx2(f, t, c, half, signed=signed), total, codes)
+    if f.target.dot == "neon":
+        quarter = spread.pick(range(4)).bitcast(vector(i8, 16))
+        return _in_parts(
+            4, lambda t, c: f.call("llvm.aarch64.neon.sdot.v4i32.v16i8", vector(i32, 4), t, c, quarter), total, codes
+        )
+    return _dot_plain(total, codes, spread.bitcast(codes.type))
+
+
+def _dot_avx2(f: Function, total: Value, codes: Value, x: Value, *, signed: bool) -> Value:
+    """u8 × s8 in pairs of 16 bits, then pairs of those. Signed weights give their sign to the activations first."""
+    if signed:
+        zero = f.const(codes.type, 0)
+        x = (codes < 0).choose(zero - x, (codes.equals(0)).choose(zero, x))
+        codes = (codes < 0).choose(zero - codes, codes)
+    pairs = f.call("llvm.x86.avx2.pmadd.ub.sw", vector(i16, 16), codes, x)
+    return total + f.call("llvm.x86.avx2.pmadd.wd", vector(i32, 8), pairs, f.const(vector(i16, 16), 1))
+
+
+def _dot_plain(total: Value, codes: Value, x: Value) -> Value:
+    wide = vector(i32, 4 * LANES)
+    products = codes.sext(wide) * x.sext(wide)  # unsigned codes are below 128
+    for i in range(4):
+        total = total + products.pick(range(i, 4 * LANES, 4))
+    return total
+
+
+def lookup(f: Function, indices: Value, values: Sequence[int]) -> Value:
+    """values[index] for bytes [64] of 0 … 15; `values` int8."""
+    table = ir.Constant(vector(i8, 16), [value & 0xFF for value in values])
+    if f.target.dot == "plain":
+        found = f.const(indices.type, values[0])
+        for index, value in enumerate(values[1:], 1):
+            found = indices.equals(index).choose(f.const(indices.type, value), found)
+        return found
+    sixteen = Value(f, table)
+    if f.target.dot == "neon":
+        name = "llvm.aarch64.neon.tbl1.v16i8"
+        return _in_parts(4, lambda part: f.call(name, vector(i8, 16), sixteen, part), indices)
+    if f.target.dot == "avx512vnni":
+        whole = sixteen.pick([*range(16)] * 4)
+        return f.call("llvm.x86.avx512.pshuf.b.512", vector(i8, 64), whole, indices)
+    half = sixteen.pick([*range(16)] * 2)
+    return _in_parts(2, lambda part: f.call("llvm.x86.avx2.pshuf.b", vector(i8, 32), half, part), indices)
+
+
+def spread_bits(words: Value) -> Value:
+    """The low 4 bits of each of 16 numbers, one into each byte: uint8 [64] of 0 and 1."""
+    four = words & 15
+    return ((four | (four << 7) | (four << 14) | (four << 21)) & 0x01010101).bitcast(vector(i8, 4 * LANES))

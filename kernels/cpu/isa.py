@@ -1,0 +1,75 @@
+"""What the processor can do, as far as the native functions care."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+Dot = Literal["avx512vnni", "avxvnni", "avx2", "neon", "plain"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What code is made for: LLVM's names of triple, processor and features, and how bytes are multiplied.
+
+    `dot` is the instruction for four products of bytes summed in 32 bits; "plain" needs none and runs anywhere.
+    """
+
+    triple: str
+    cpu: str
+    features: str
+    dot: Dot
+
+
+# What a target has, best first, and the features it must have; narrowing the features gives every one its test.
+_X86: tuple[tuple[Dot, frozenset[str]], ...] = (
+    ("avx512vnni", frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni", "fma", "f16c"})),
+    ("avxvnni", frozenset({"avxvnni", "avx2", "fma", "f16c"})),
+    ("avx2", frozenset({"avx2", "fma", "f16c"})),
+)
+
+
+NEON = Target("aarch64-unknown-linux-gnu", "generic", "+neon,+dotprod,+fullfp16", "neon")
+
+
+@functools.cache
+def host() -> Target:
+    """The machine that this runs on. Raises ImportError where llvmlite is missing."""
+    import llvmlite.binding as llvm
+
+    triple = llvm.get_default_triple()
+    flags = llvm.get_host_cpu_features()
+    present = frozenset(name for name, on in flags.items() if on)
+    return Target(triple, llvm.get_host_cpu_name(), flags.flatten(), _best_dot(triple, present))
+
+
+def narrowed(dot: Dot) -> Target:
+    """This machine with nothing better than `dot`. Raises ValueError if it has not got that."""
+    import llvmlite.binding as llvm
+
+    if dot == "neon":
+        if host().dot != "neon":
+            raise ValueError("this processor has no neon")
+        return host()
+    flags = llvm.get_host_cpu_features()
+    present = {name for name, on in flags.items() if on}
+    if "avx512vnni" in present and "avx512vl" in present:
+        present.add("avxvnni")  # the same instructions in another encoding
+    needed = dict(_X86).get(dot, frozenset())
+    if not needed <= present:
+        raise ValueError(f"this processor has no {dot}")
+    if dot == "plain":
+        return Target(llvm.get_default_triple(), "", "", dot)
+    kept = needed | {"sse4.2", "popcnt", "bmi", "bmi2"}
+    if dot == "avxvnni" and not flags.get("avxvnni"):
+        kept = (kept - {"avxvnni"}) | {"avx512f", "avx512vl", "avx512vnni", "prefer-256-bit"}
+    return Target(llvm.get_default_triple(), "x86-64", ",".join(f"+{name}" for name in sorted(kept)), dot)
+
+
+def _best_dot(triple: str, present: frozenset[str]) -> Dot:
+    if triple.startswith(("x86_64", "i686")):
+        return next((dot for dot, needed in _X86 if needed <= present), "plain")
+    if triple.startswith(("aarch64", "arm64")) and "dotprod" in present:
+        return "neon"
+    return "plain"

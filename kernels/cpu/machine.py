@@ -1,0 +1,305 @@
+"""Calls of native functions on tensors: at once, or recorded as a program that is run again without Python."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.cpu import isa
+from kernels.quants import QUANTS, QuantTensor
+
+if TYPE_CHECKING:
+    from kernels.cpu.jit import Writer
+
+
+@dataclass(frozen=True)
+class Position:
+    """A number of a call that moves with the sequence's length, such as the row to write to."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Tensors of one layer in the blocks of a cache: two words, a table of addresses and an offset into each."""
+
+    tensors: Sequence[Tensor]
+
+
+_PIECE_BYTES = 1 << 17  # of weights: some 10 µs
+
+Word = Tensor | int | float | Position | Blocks
+
+
+@dataclass
+class Call:
+    function: int  # address
+    pieces: int
+    words: tuple[Word, ...]
+    group: int = 1
+
+
+def aligned(nbytes: int) -> Tensor:
+    """uint8 [nbytes] at the start of a cache line."""
+    memory = torch.empty(nbytes + 64, dtype=torch.uint8)
+    start = -memory.data_ptr() % 64
+    return memory[start : start + nbytes]
+
+
+class _Pool:
+    """Native threads beside the calling one. They sleep while there is nothing to do, and end with the pool."""
+
+    def __init__(self, target: isa.Target, threads: int, cache: Path | None) -> None:
+        from kernels.cpu import threads as native
+        from kernels.cpu.jit import Compiler
+
+        self.compiler = Compiler(target, cache)
+        self._memory = torch.zeros(native.POOL + 64, dtype=torch.uint8)
+        self._pool = -(-self._memory.data_ptr() // 64) * 64
+        pointer = ctypes.c_size_t
+        address = self.compiler.address
+        self._run = ctypes.CFUNCTYPE(None, pointer, pointer, pointer)(address(native.run))
+        start = ctypes.CFUNCTYPE(ctypes.c_int, pointer)(address(native.pool_start))
+        stop = ctypes.CFUNCTYPE(None, pointer)(address(native.pool_stop))
+        work = ctypes.CFUNCTYPE(None, pointer)(address(native.work))
+        if start(self._pool):
+            raise OSError("the system has no memory for a lock")
+        workers = [
+            # each holds the memory and the code for as long as it may use them
+            threading.Thread(target=_live, args=(work, self._pool, self._memory, self.compiler), daemon=True)
+            for _ in range(threads - 1)
+        ]
+        for worker in workers:
+            worker.start()
+        weakref.finalize(self, _end, stop, self._pool, workers, self._memory, self.compiler)
+
+    def run(self, steps: int, count: int) -> None:
+        self._run(self._pool, steps, count)
+
+    @property
+    def sleeping(self) -> int:
+        from kernels.cpu import threads as native
+
+        return ctypes.c_int64.from_address(self._pool + native.SLEEPERS).value
+
+
+def _live(work: object, pool: int, *kept: object) -> None:
+    assert callable(work)
+    work(pool)
+
+
+def _end(stop: object, pool: int, workers: list[threading.Thread], *kept: object) -> None:
+    assert callable(stop)
+    stop(pool)
+    for worker in workers:
+        worker.join()
+
+
+@dataclass
+class Program:
+    """Recorded calls. `inputs` and `tables` are what may lie elsewhere in each run."""
+
+    inputs: list[Tensor]  # the memory that was recorded; calls refer to places in it
+    tables: list[list[Tensor]]
+    position: int
+    calls: list[Call] = field(default_factory=list)
+
+
+class Machine:
+    """The processor as the op table's `cpu` column sees it.
+
+    A call is done at once; within `record` it is kept instead. Not for use by several threads at a time.
+    """
+
+    def __init__(self, threads: int = 1, target: isa.Target | None = None, cache: Path | None = None) -> None:
+        """Raises ImportError where llvmlite is missing."""
+        self.target = target or isa.host()
+        self.threads = threads
+        self._pool = _Pool(self.target, threads, cache)
+        self._program: Program | None = None
+        self._calls: list[Call] = []
+        self._packed: dict[tuple[int, str, tuple[int, ...]], tuple[Tensor | None, QuantTensor]] = {}
+
+    @property
+    def sleeping(self) -> int:
+        """How many of the threads beside the calling one wait without using any time."""
+        return self._pool.sleeping
+
+    @property
+    def recording(self) -> bool:
+        return self._program is not None
+
+    def call(self, writer: Writer, parameters: Sequence[int | str], pieces: int, *words: Word, group: int = 1) -> None:
+        """Queue a native function over `pieces`; `group`: how many calls, this one the last, may run side by side."""
+        address = self._pool.compiler.address(writer, *parameters)
+        self._calls.append(Call(address, pieces, words, group))
+
+    def share(self, count: int, nbytes: int, step: int) -> int:
+        """How many of `count` rows or panels of `nbytes` each make a piece: a multiple of `step`.
+
+        Large enough that handing it out costs nothing, small enough that all threads end together.
+        """
+        by_size = _PIECE_BYTES // max(nbytes, 1)
+        by_threads = -(-count // (4 * self.threads))
+        return max(step, min(by_size, by_threads) // step * step)
+
+    def packed(self, weight: QuantTensor) -> tuple[Tensor | None, QuantTensor]:
+        """The weight's panels, packed when they are first asked for; or None where it is used as it is.
+
+        [N, K] → uint8 [bytes]; a stack [E, N, K] → uint8 [E, bytes].
+        """
+        key = weight.data.data_ptr(), weight.type.name, weight.shape
+        if key not in self._packed:
+            self._packed[key] = self._pack(weight)
+        return self._packed[key]
+
+    def readable(self, weight: QuantTensor) -> QuantTensor:
+        """The weight itself, or in float16 if its type is not known here."""
+        from kernels.cpu import matmul
+        from kernels.cpu.formats import FORMATS
+
+        known = weight.type.name in matmul.PLAIN or weight.type.name in FORMATS
+        return weight if known else self.packed(weight)[1]
+
+    def whole(self, tensor: Tensor) -> Tensor:
+        """The tensor without gaps, copied if need be: at once, so not while recording."""
+        if tensor.is_contiguous():
+            return tensor
+        if self.recording:
+            raise ValueError("a tensor with gaps cannot be recorded")
+        self.flush()
+        return tensor.contiguous()
+
+    def _pack(self, weight: QuantTensor) -> tuple[Tensor | None, QuantTensor]:
+        from kernels.cpu import matmul
+        from kernels.cpu.formats import FORMATS, layout, panel_bytes
+
+        if weight.type.name in matmul.PLAIN:
+            return None, weight
+        form = FORMATS.get(weight.type.name)
+        if form is None:
+            half = weight.dequantize(torch.float16).view(torch.uint8)
+            return None, QuantTensor(half, QUANTS["F16"], weight.shape)
+        rows, columns = weight.shape[-2:]
+        stack = weight.data[None] if weight.data.dim() == 2 else weight.data
+        size = -(-rows // 16) * panel_bytes(weight.type.name, columns)
+        panels = aligned(len(stack) * size).view(len(stack), size)
+        place = layout(weight.type.name)
+        moves = torch.tensor(place.moves)
+        words = rows, form.nbytes, columns // form.block, place.nbytes, moves, len(moves)
+        pending, self._calls = self._calls, []
+        for index, (source, to) in enumerate(zip(stack, panels, strict=True)):
+            self.call(matmul.pack, (), -(-rows // 16), source.contiguous(), to, *words, group=index + 1)
+        calls, self._calls = self._calls, pending
+        Runnable(self._pool, Program([], [], 0, calls)).run([], [], 0)
+        return panels[0] if weight.data.dim() == 2 else panels, weight
+
+    def flush(self) -> None:
+        """Do what is queued, unless it is being recorded."""
+        if self._program is None and self._calls:
+            calls, self._calls = self._calls, []
+            Runnable(self._pool, Program([], [], 0, calls)).run([], [], 0)
+
+    @contextmanager
+    def record(self, inputs: list[Tensor], tables: list[list[Tensor]], position: int) -> Iterator[Program]:
+        """Keep the calls of the block in a program, whose memory it owns."""
+        if self._program is not None:
+            raise RuntimeError("a recording is going on")
+        self._program = program = Program(inputs, tables, position)
+        try:
+            yield program
+            program.calls = self._calls
+        finally:
+            self._program, self._calls = None, []
+
+    def prepare(self, program: Program) -> Runnable:
+        return Runnable(self._pool, program)
+
+
+class Runnable:
+    """A program laid out for the native threads."""
+
+    def __init__(self, pool: _Pool, program: Program) -> None:
+        from kernels.cpu import threads as native
+
+        self._pool, self._calls = pool, program.calls
+        self._count = len(program.calls)
+        words: list[int] = []
+        patches: list[tuple[int, int, int]] = []  # word, input, offset
+        self._tables = [np.zeros(len(tensors) + 8, np.int64) for tensors in program.tables]
+        self._table_uses: list[tuple[int, int]] = []  # word, table
+        self._own_tables: list[NDArray[np.int64]] = []
+        starts = []
+        for call in program.calls:
+            starts.append(len(words))
+            for word in call.words:
+                self._append(word, words, patches, program)
+        self._words = np.array(words or [0], np.int64)
+        self._where = np.array([patch[0] for patch in patches], np.intp)
+        self._which = np.array([patch[1] for patch in patches], np.intp)
+        self._offset = np.array([patch[2] for patch in patches], np.int64)
+        self._point_to_tables()
+
+        memory = np.zeros((self._count + 1) * native.STEP // 8 + 8, np.int64)
+        self._memory, self._steps = memory, -(-memory.ctypes.data // 64) * 64
+        first = (self._steps - memory.ctypes.data) // 8
+        for index, (call, start) in enumerate(zip(program.calls, starts, strict=True)):
+            at = first + index * native.STEP // 8
+            memory[at + native.FUNCTION // 8] = call.function
+            memory[at + native.WORDS // 8] = self._words.ctypes.data + 8 * start
+            memory[at + native.PIECES // 8] = call.pieces
+            memory[at + native.GROUP // 8] = call.group
+
+    def run(self, inputs: Sequence[Tensor], tables: Sequence[Sequence[Tensor]], position: int) -> None:
+        """Once, with these tensors in place of the recorded ones; `position` is the sequence's length."""
+        if len(self._where):
+            bases = np.array([*(tensor.data_ptr() for tensor in inputs), position], np.int64)
+            self._words[self._where] = bases[self._which] + self._offset
+        for index, tensors in enumerate(tables):
+            if len(tensors) > len(self._tables[index]):
+                self._tables[index] = np.zeros(2 * len(tensors), np.int64)
+                self._point_to_tables()
+            self._tables[index][: len(tensors)] = [tensor.data_ptr() for tensor in tensors]
+        self._pool.run(self._steps, self._count)
+
+    def _append(self, word: Word, words: list[int], patches: list[tuple[int, int, int]], program: Program) -> None:
+        if isinstance(word, Position):
+            patches.append((len(words), len(program.inputs), word.value - program.position))
+            words.append(word.value)
+        elif isinstance(word, Tensor):
+            address = word.data_ptr()
+            for index, tensor in enumerate(program.inputs):
+                if 0 <= address - tensor.data_ptr() < max(tensor.nbytes, 1):
+                    patches.append((len(words), index, address - tensor.data_ptr()))
+                    break
+            words.append(address)
+        elif isinstance(word, Blocks):
+            first = word.tensors[0].data_ptr()
+            for index, tensors in enumerate(program.tables):
+                if 0 <= first - tensors[0].data_ptr() < tensors[0].nbytes:
+                    self._table_uses.append((len(words), index))
+                    words += [0, first - tensors[0].data_ptr()]
+                    return
+            own = np.array([tensor.data_ptr() for tensor in word.tensors], np.int64)
+            self._own_tables.append(own)
+            words += [own.ctypes.data, 0]
+        elif isinstance(word, float):
+            words.append(struct.unpack("I", struct.pack("f", word))[0])
+        else:
+            words.append(word)
+
+    def _point_to_tables(self) -> None:
+        for word, index in self._table_uses:
+            self._words[word] = self._tables[index].ctypes.data

@@ -1,0 +1,335 @@
+"""The ops as calls of native functions: each has the arguments and results of its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from kernels.cpu.machine import Blocks, Machine, Position
+from kernels.quants import QuantTensor
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_SHARE = 4096  # numbers of a piece of a function that does little with each
+
+
+def _native() -> tuple[ModuleType, ModuleType, ModuleType]:
+    from kernels.cpu import attend, matmul, rows
+
+    return attend, matmul, rows
+
+
+def _heads(x: Tensor) -> tuple[Tensor, int, int, int]:
+    """[..., D] with an even last dimension → what to hold on to, [T, heads], and strides in bytes of both."""
+    if x.stride(-1) != 1 or x.dim() > 3:
+        raise ValueError("rows must lie side by side")
+    if x.dim() == 3:
+        return x, x.shape[1], 4 * x.stride(0), 4 * x.stride(1)
+    return x, 1, 4 * (x.stride(0) if x.dim() == 2 else 0), 0
+
+
+def rms_norm(machine: Machine, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return _norm(machine, x, x, weight, eps, gated=0)
+
+
+def gated_rms_norm(machine: Machine, x: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return _norm(machine, x, z, weight, eps, gated=1)
+
+
+def _norm(machine: Machine, x: Tensor, z: Tensor, weight: Tensor, eps: float, gated: int) -> Tensor:
+    _, _, rows = _native()
+    out = torch.empty(x.shape)
+    x, heads, x_token, x_head = _heads(x)
+    z, _, z_token, z_head = _heads(z)
+    size = x.shape[-1]
+    count = out.numel() // size
+    share = max(1, _SHARE // size)
+    machine.call(
+        rows.rms_norm, (gated,), -(-count // share),
+        x, x_token, x_head, z, z_token, z_head, weight, out, heads, size, float(eps), count, share,
+    )  # fmt: skip
+    return out
+
+
+def add_rms_norm(machine: Machine, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    _, _, rows = _native()
+    total, out = torch.empty_like(x), torch.empty_like(x)
+    size = x.shape[-1]
+    machine.call(rows.add_rms_norm, (), x.numel() // size, x, y, weight, total, out, size, float(eps))
+    return total, out
+
+
+def concat_rms_norm(machine: Machine, a: Tensor, b: Tensor, weight_a: Tensor, weight_b: Tensor, eps: float) -> Tensor:
+    _, _, rows = _native()
+    size = a.shape[-1]
+    out = torch.empty(a.shape[0], 2 * size)
+    machine.call(rows.concat_rms_norm, (), 2 * a.shape[0], a, b, weight_a, weight_b, out, size, float(eps))
+    return out
+
+
+def add(machine: Machine, x: Tensor, y: Tensor) -> Tensor:
+    _, _, rows = _native()
+    out = torch.empty_like(x)
+    machine.call(rows.add, (), -(-x.numel() // _SHARE), x, y, out, x.numel(), _SHARE)
+    return out
+
+
+def shift_rows(machine: Machine, first: Tensor, rows: Tensor) -> Tensor:
+    _, _, native = _native()
+    out = torch.empty_like(rows)
+    machine.call(native.shift_rows, (), rows.shape[0], first, rows, out, rows.shape[1])
+    return out
+
+
+def swiglu(machine: Machine, gate: Tensor, up: Tensor) -> Tensor:
+    _, _, rows = _native()
+    out = torch.empty_like(gate)
+    machine.call(rows.swiglu, (), -(-gate.numel() // _SHARE), gate, up, out, gate.numel(), _SHARE)
+    return out
+
+
+def rope(machine: Machine, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    _, _, rows = _native()
+    out = torch.empty(x.shape)
+    x, heads, token, head = _heads(x)
+    machine.call(rows.rope, (), x.shape[0], x, token, head, cos, sin, out, heads, x.shape[-1], cos.shape[-1])
+    return out
+
+
+def causal_conv1d(machine: Machine, x: Tensor, window: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    _, _, rows = _native()
+    (tokens, channels), width = x.shape, weight.shape[1]
+    y, xs = torch.empty_like(x), torch.empty(width - 1 + tokens, channels)
+    share = max(64, _SHARE // tokens // 16 * 16)
+    machine.call(rows.causal_conv1d, (width,), -(-channels // share), x, window, weight, y, xs, tokens, channels, share)
+    return y, xs
+
+
+def delta_gates(machine: Machine, alpha: Tensor, beta: Tensor, a: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+    _, _, rows = _native()
+    g, strength = torch.empty_like(alpha), torch.empty_like(beta)
+    machine.call(rows.delta_gates, (), alpha.shape[0], alpha, beta, a, dt_bias, g, strength, alpha.shape[1])
+    return g, strength
+
+
+def delta_recurrent(
+    machine: Machine, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    states = torch.empty(v.shape[0], *state.shape)
+    return _delta_rule(machine, q, k, v, g, beta, state, states, states[0].nbytes), states
+
+
+def delta_chunk(
+    machine: Machine, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, chunk: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Token by token too: a part of the state stays in the nearest cache for all of them, and the tokens' own work is
+    a tenth of what the projections cost. So `chunk` changes nothing.
+    """
+    last = torch.empty_like(state)
+    return _delta_rule(machine, q, k, v, g, beta, state, last, 0), last
+
+
+def _delta_rule(
+    machine: Machine, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, states: Tensor, step: int
+) -> Tensor:
+    _, _, rows = _native()
+    tokens, v_heads, dv = v.shape
+    k_heads, dk = k.shape[1:]
+    out = torch.empty(v.shape)
+    for part in (q, k, v):
+        if part.stride()[1:] != (part.shape[2], 1):
+            raise ValueError("the heads of a token must lie side by side")
+    machine.call(
+        rows.delta_rule, (), v_heads * -(-dv // rows.STATE_ROWS),
+        q, k, v, 4 * q.stride(0), 4 * k.stride(0), 4 * v.stride(0), g, beta, state, out, states, step,
+        tokens, k_heads, v_heads, dk, dv,
+    )  # fmt: skip
+    return out
+
+
+def embedding(machine: Machine, ids: Tensor, weight: QuantTensor) -> Tensor:
+    _, matmul, _ = _native()
+    kept = machine.readable(weight)
+    columns = weight.shape[1]
+    out = torch.empty(*ids.shape, columns)
+    words = kept.data, kept.data.stride(0), machine.whole(ids), out, columns
+    machine.call(matmul.embed, (kept.type.name,), ids.numel(), *words)
+    return out
+
+
+def quant_matmul(machine: Machine, x: Tensor, weight: QuantTensor) -> Tensor:
+    return projections(machine, x, (weight,))[0]
+
+
+def projections(machine: Machine, x: Tensor, weights: Sequence[QuantTensor]) -> tuple[Tensor, ...]:
+    _, matmul, _ = _native()
+    x = machine.whole(x)
+    tokens, columns = x.shape
+    packed = [machine.packed(weight) for weight in weights]
+    if any(panels is not None for panels, _ in packed):
+        q, meta, tile = _quantised(machine, x, matmul.tile_rows(tokens))
+    outs = []
+    for index, (weight, (panels, kept)) in enumerate(zip(weights, packed, strict=True)):
+        rows = weight.shape[0]
+        out = torch.empty(tokens, rows)
+        outs.append(out)
+        if panels is None:
+            share = machine.share(rows, kept.nbytes // max(rows, 1), 4)
+            words = kept.data, x, out, rows, columns, tokens, share
+            machine.call(matmul.matmul_plain, (kept.type.name,), -(-rows // share), *words, group=index + 1)
+        else:
+            count = -(-rows // 16)
+            share = machine.share(count, panels.nbytes // max(count, 1), 1)
+            of_panels = panels, q, meta, out, rows, columns, tokens, share
+            machine.call(matmul.matmul, (weight.type.name, tile), -(-count // share), *of_panels, group=index + 1)
+    return tuple(outs)
+
+
+def _quantised(machine: Machine, x: Tensor, tile: int, group: int = 1) -> tuple[Tensor, Tensor, int]:
+    _, matmul, _ = _native()
+    tokens, columns = x.shape
+    padded = -(-tokens // tile) * tile
+    q, meta = torch.empty(padded * columns, dtype=torch.int8), torch.empty(padded * columns // 4)
+    segments = -(-columns // matmul.SEGMENT)
+    machine.call(matmul.quantise, (tile,), tokens * segments, x, 4 * columns, columns, q, meta, group=group)
+    return q, meta, tile
+
+
+def store_rows(
+    machine: Machine, k: Tensor, v: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], start: int
+) -> None:
+    attend, _, _ = _native()
+    tokens, heads, dim = k.shape
+    kind = _kind(keys[0])
+    machine.call(
+        attend.store_rows, (kind,), tokens,
+        machine.whole(k), machine.whole(v), Blocks(keys), Blocks(values), Position(start), keys[0].shape[1],
+        keys[0].stride(0) * keys[0].itemsize, heads, dim,
+    )  # fmt: skip
+
+
+def attention(
+    machine: Machine, q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], gate: Tensor, start: int
+) -> Tensor:
+    attend, matmul, _ = _native()
+    q = machine.whole(q)
+    tokens, heads, dim = q.shape
+    kv_heads, size = keys[0].shape[:2]
+    splits = 1 if tokens > matmul.FEW else max(1, -(-4 * machine.threads // (kv_heads * tokens)))
+    partial, out = torch.empty(tokens * heads * splits * (2 + dim)), torch.empty(q.shape)
+    machine.call(
+        attend.attend, (_kind(keys[0]), heads // kv_heads), tokens * kv_heads * splits,
+        q, Blocks(keys), Blocks(values), partial, Position(start), size,
+        keys[0].stride(0) * keys[0].itemsize, kv_heads, dim, splits,
+    )  # fmt: skip
+    gate, _, token, head = _heads(gate)
+    machine.call(attend.combine, (), tokens * heads, partial, gate, token, head, out, heads, dim, splits)
+    return out
+
+
+def _kind(block: Tensor) -> str:
+    return {torch.float32: "F32", torch.float16: "F16"}[block.dtype]
+
+
+def route(machine: Machine, logits: Tensor, used: int) -> tuple[Tensor, Tensor]:
+    _, _, rows = _native()
+    tokens, experts = logits.shape
+    weights, ids = torch.empty(tokens, used), torch.empty(tokens, used, dtype=torch.long)
+    machine.call(rows.route, (), tokens, logits, weights, ids, experts, used)
+    return weights, ids
+
+
+def add_shared_expert(machine: Machine, routed: Tensor, x: Tensor, gate: Tensor, shared: Tensor) -> Tensor:
+    _, _, rows = _native()
+    out = torch.empty_like(routed)
+    machine.call(rows.add_shared_expert, (), x.shape[0], routed, x, gate, shared, out, x.shape[1])
+    return out
+
+
+def experts(
+    machine: Machine, x: Tensor, weights: Tensor, ids: Tensor, gate: QuantTensor, up: QuantTensor, down: QuantTensor
+) -> Tensor:
+    """A few tokens: every pair of token and expert by itself. Many: the rows of each expert together."""
+    _, matmul, rows = _native()
+    tokens, used = ids.shape
+    if tokens > matmul.FEW:
+        machine.flush()
+        return _experts_of_many(machine, x, weights, ids, gate, up, down)
+    hidden = swiglu(machine, *_pairs(machine, x, ids, (gate, up), used))
+    [outputs] = _pairs(machine, hidden, ids, (down,), 1)
+    out = torch.empty_like(x)
+    machine.call(rows.weigh_experts, (), tokens, outputs, weights, out, used, x.shape[1])
+    return out
+
+
+def _pairs(machine: Machine, x: Tensor, ids: Tensor, stacks: Sequence[QuantTensor], used: int) -> list[Tensor]:
+    _, matmul, _ = _native()
+    q = meta = x
+    packed = [machine.packed(stack) for stack in stacks]
+    if any(panels is not None for panels, _ in packed):
+        q, meta, _ = _quantised(machine, x, 1)
+    outs = []
+    for index, (panels, kept) in enumerate(packed):
+        rows, columns = kept.shape[-2:]
+        weight, step = (kept.data, 1) if panels is None else (panels, 16)
+        if weight.stride(-1) != 1 or (weight.dim() == 3 and weight.stride(1) != weight.shape[2]):
+            raise ValueError("an expert's rows must lie side by side")
+        count = -(-rows // step)
+        share = machine.share(count, weight[0].nbytes // max(count, 1), 1)
+        out = torch.empty(ids.numel(), rows)
+        outs.append(out)
+        words = weight, weight.stride(0), ids, x if panels is None else q, meta, out, rows, columns, used, share
+        machine.call(matmul.experts, (kept.type.name,), ids.numel() * -(-count // share), *words, group=index + 1)
+    return outs
+
+
+def _experts_of_many(
+    machine: Machine, x: Tensor, weights: Tensor, ids: Tensor, gate: QuantTensor, up: QuantTensor, down: QuantTensor
+) -> Tensor:
+    used = ids.shape[1]
+    order = ids.flatten().argsort(stable=True)
+    counts = ids.flatten().bincount(minlength=gate.shape[0]).tolist()
+    runs, start = [], 0  # of pairs, in order: expert, first, last
+    for expert, count in enumerate(counts):
+        if count:
+            runs.append((expert, start, start + count))
+            start += count
+    rows = x[order // used]
+    gates, ups = _runs(machine, rows, runs, (gate, up))
+    [outputs] = _runs(machine, swiglu(machine, gates, ups), runs, (down,))
+    machine.flush()
+    return torch.zeros_like(x).index_add_(0, order // used, outputs * weights.flatten()[order, None])
+
+
+def _runs(
+    machine: Machine, x: Tensor, runs: Sequence[tuple[int, int, int]], stacks: Sequence[QuantTensor]
+) -> list[Tensor]:
+    """Each run of rows times its own expert, all runs side by side."""
+    _, matmul, _ = _native()
+    columns = x.shape[1]
+    packed = [machine.packed(stack) for stack in stacks]
+    outs = [torch.empty(x.shape[0], kept.shape[1]) for _, kept in packed]
+    quantised = {}
+    if any(panels is not None for panels, _ in packed):
+        for index, (expert, first, last) in enumerate(runs):
+            quantised[expert] = _quantised(machine, x[first:last], matmul.tile_rows(last - first), index + 1)
+    group = 0
+    for (panels, kept), out in zip(packed, outs, strict=True):
+        rows = kept.shape[1]
+        for expert, first, last in runs:
+            group += 1
+            if panels is None:
+                share = machine.share(rows, kept.nbytes // kept.shape[0] // rows, 4)
+                words = kept.data[expert], x[first:last], out[first:last], rows, columns, last - first, share
+                machine.call(matmul.matmul_plain, (kept.type.name,), -(-rows // share), *words, group=group)
+            else:
+                q, meta, tile = quantised[expert]
+                count = -(-rows // 16)
+                share = machine.share(count, panels[0].nbytes // count, 1)
+                of_expert = panels[expert], q, meta, out[first:last], rows, columns, last - first, share
+                machine.call(matmul.matmul, (kept.type.name, tile), -(-count // share), *of_expert, group=group)
+    return outs

@@ -1,0 +1,299 @@
+"""Norms, gates and other functions of rows."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from kernels.cpu.ir import LANES, Function, Value, f32, i64, single, vector
+from kernels.cpu.isa import Target
+
+
+def _inverse_rms(f: Function, x: Value, size: Value, eps: Value) -> Value:
+    """1/√(mean(x²) + eps) of float32 at x."""
+
+    def square(lanes: int, i: Value) -> Value:
+        number = f.load(x + 4 * i, f32(lanes))
+        return number * number
+
+    return f.const(single, 1.0) / f.call("llvm.sqrt.f32", single, f.sum_over(size, square) / _float(size) + eps)
+
+
+def _float(whole: Value) -> Value:
+    return Value(whole.f, whole.f.b.sitofp(whole.v, single))
+
+
+def rms_norm(module: ir.Module, target: Target, name: str, gated: int) -> None:
+    """Words: x [T, heads, D], its strides in bytes, z, its strides, weight, out, heads, D, eps, rows, rows a piece."""
+    f = Function(module, target, name)
+    x, x_token, x_head, z, z_token, z_head, weight, out, heads, size = (f.word(i) for i in range(10))
+    eps, rows, share = f.real(10), f.word(11), f.word(12)
+    start = f.piece * share
+    for row in f.range(start, (start + share).smaller(rows)):
+        token, head = row / heads, row % heads
+        at, gate, to = x + token * x_token + head * x_head, z + token * z_token + head * z_head, out + row * size * 4
+        inverse = _inverse_rms(f, at, size, eps)
+        for lanes, i in f.lanes(size):
+            number = f.load(at + 4 * i, f32(lanes)) * inverse.splat(lanes) * f.load(weight + 4 * i, f32(lanes))
+            f.store(to + 4 * i, number * f.silu(f.load(gate + 4 * i, f32(lanes))) if gated else number)
+    f.finish()
+
+
+def add_rms_norm(module: ir.Module, target: Target, name: str) -> None:
+    """Words: x, y [T, H], weight, sum, out, H, eps. A piece is a row."""
+    f = Function(module, target, name)
+    x, y, weight, total, out, size, eps = (*(f.word(i) for i in range(6)), f.real(6))
+    at = f.piece * size * 4
+    for lanes, i in f.lanes(size):
+        f.store(total + at + 4 * i, f.load(x + at + 4 * i, f32(lanes)) + f.load(y + at + 4 * i, f32(lanes)))
+    inverse = _inverse_rms(f, total + at, size, eps)
+    for lanes, i in f.lanes(size):
+        number = f.load(total + at + 4 * i, f32(lanes)) * inverse.splat(lanes)
+        f.store(out + at + 4 * i, number * f.load(weight + 4 * i, f32(lanes)))
+    f.finish()
+
+
+def concat_rms_norm(module: ir.Module, target: Target, name: str) -> None:
+    """Words: a, b [T, H], the weights of both, out [T, 2H], H, eps. A piece is a row of one."""
+    f = Function(module, target, name)
+    a, b, weight_a, weight_b, out, size, eps = (*(f.word(i) for i in range(6)), f.real(6))
+    second = (f.piece % 2).equals(1)
+    at = second.choose(b, a) + f.piece / 2 * size * 4
+    weight = second.choose(weight_b, weight_a)
+    inverse = _inverse_rms(f, at, size, eps)
+    for lanes, i in f.lanes(size):
+        number = f.load(at + 4 * i, f32(lanes)) * inverse.splat(lanes) * f.load(weight + 4 * i, f32(lanes))
+        f.store(out + f.piece * size * 4 + 4 * i, number)
+    f.finish()
+
+
+def add(module: ir.Module, target: Target, name: str) -> None:
+    """Words: x, y, out, numbers, numbers a piece."""
+    f = Function(module, target, name)
+    x, y, out, count, share = (f.word(i) for i in range(5))
+    start = f.piece * share
+    for lanes, i in f.lanes((start + share).smaller(count) - start):
+        at = 4 * (start + i)
+        f.store(out + at, f.load(x + at, f32(lanes)) + f.load(y + at, f32(lanes)))
+    f.finish()
+
+
+def shift_rows(module: ir.Module, target: Target, name: str) -> None:
+    """Words: first [H], rows [T, H], out [T, H], H: first, then all rows but the last. A piece is a row."""
+    f = Function(module, target, name)
+    first, rows, out, size = (f.word(i) for i in range(4))
+    at = f.piece.equals(0).choose(first, rows + (f.piece - 1) * size * 4)
+    for lanes, i in f.lanes(size):
+        f.store(out + f.piece * size * 4 + 4 * i, f.load(at + 4 * i, f32(lanes)))
+    f.finish()
+
+
+def swiglu(module: ir.Module, target: Target, name: str) -> None:
+    """Words: gate, up, out, numbers, numbers a piece."""
+    f = Function(module, target, name)
+    gate, up, out, count, share = (f.word(i) for i in range(5))
+    start = f.piece * share
+    for lanes, i in f.lanes((start + share).smaller(count) - start):
+        at = 4 * (start + i)
+        f.store(out + at, f.silu(f.load(gate + at, f32(lanes))) * f.load(up + at, f32(lanes)))
+    f.finish()
+
+
+def rope(module: ir.Module, target: Target, name: str) -> None:
+    """Words: x [T, heads, D], its strides in bytes, cos, sin [T, half], out, heads, D, half. A piece is a token."""
+    f = Function(module, target, name)
+    x, x_token, x_head, cos, sin, out, heads, size, half = (f.word(i) for i in range(9))
+    angle = f.piece * half * 4
+    for head in f.range(0, heads):
+        at, to = x + f.piece * x_token + head * x_head, out + (f.piece * heads + head) * size * 4
+        for lanes, i in f.lanes(half):
+            first, second = f.load(at + 4 * i, f32(lanes)), f.load(at + 4 * (half + i), f32(lanes))
+            c, s = f.load(cos + angle + 4 * i, f32(lanes)), f.load(sin + angle + 4 * i, f32(lanes))
+            f.store(to + 4 * i, first * c - second * s)
+            f.store(to + 4 * (half + i), second * c + first * s)
+        for lanes, i in f.lanes(size - 2 * half):
+            f.store(to + 4 * (2 * half + i), f.load(at + 4 * (2 * half + i), f32(lanes)))
+    f.finish()
+
+
+def causal_conv1d(module: ir.Module, target: Target, name: str, width: int) -> None:
+    """Words: x [T, C], window [W−1, C], weight [C, W], y [T, C], xs [W−1+T, C], T, C, channels a piece."""
+    f = Function(module, target, name)
+    x, window, weight, y, xs, tokens, channels, share = (f.word(i) for i in range(8))
+    start = f.piece * share
+    for lanes, i in f.lanes((start + share).smaller(channels) - start):
+        at = 4 * (start + i)
+        taps = f.load(weight + at * width, f32(lanes * width))
+        weights = [taps.pick(range(j, lanes * width, width)) for j in range(width)]
+        past = []
+        for j in range(width - 1):
+            past.append(f.variable(f.load(window + j * channels * 4 + at, f32(lanes))))
+            f.store(xs + j * channels * 4 + at, past[j].value)
+        for t in f.range(0, tokens):
+            new = f.load(x + t * channels * 4 + at, f32(lanes))
+            f.store(xs + (t + (width - 1)) * channels * 4 + at, new)
+            total = new * weights[-1]
+            for j in range(width - 1):
+                total = total + past[j].value * weights[j]
+            f.store(y + t * channels * 4 + at, f.silu(total))
+            for j in range(width - 2):
+                past[j].value = past[j + 1].value
+            past[-1].value = new
+    f.finish()
+
+
+def delta_gates(module: ir.Module, target: Target, name: str) -> None:
+    """Words: alpha, beta [T, Hv], a, dt_bias [Hv], g, strength [T, Hv], Hv. A piece is a token."""
+    f = Function(module, target, name)
+    alpha, beta, a, dt_bias, g, strength, heads = (f.word(i) for i in range(7))
+    row = f.piece * heads * 4
+    one = vector(single, 1)
+    for i in f.range(0, heads):
+        x = f.load(alpha + row + 4 * i, one) + f.load(dt_bias + 4 * i, one)
+        small = f.exp(-f.call("llvm.fabs.v1f32", one, x))
+        log = f.call("log1pf", single, small.lane(0)).splat(1)
+        softplus = (x < 0.0).choose(f.const(one, 0.0), x) + log
+        f.store(g + row + 4 * i, f.load(a + 4 * i, one) * softplus)
+        f.store(strength + row + 4 * i, f.sigmoid(f.load(beta + row + 4 * i, one)))
+    f.finish()
+
+
+def delta_rule(module: ir.Module, target: Target, name: str) -> None:
+    """Words: q, k, v, their row strides in bytes, g, beta [T, Hv], state [Hv, Dv, Dk], o [T, Hv, Dv], states,
+    bytes from one row's state to the next (0: one place for all), T, Hk, Hv, Dk, Dv.
+
+    A piece is `STATE_ROWS` rows of one head's state, over all tokens. With S the state before and d = e^g:
+    S k and S q are read in one pass, e = β(v − d·S k), o = d·S q + e·(k·q), S ← d·S + e kᵀ.
+    """
+    f = Function(module, target, name)
+    q, k, v, q_stride, k_stride, v_stride, g, beta, state, o, states, step = (f.word(i) for i in range(12))
+    tokens, k_heads, v_heads, dk, dv = (f.word(i) for i in range(12, 17))
+    parts = (dv + (STATE_ROWS - 1)) / STATE_ROWS
+    head, first = f.piece / parts, f.piece % parts * STATE_ROWS
+    last = (first + STATE_ROWS).smaller(dv)
+    place = head * dv * dk * 4
+    unit_q, unit_k = f.scratch(4 * _MAX_DIM), f.scratch(4 * _MAX_DIM)
+    for t in f.range(0, tokens):
+        shared = head % k_heads * dk * 4
+        scale = f.const(single, 1.0) / f.call("llvm.sqrt.f32", single, _float(dk))
+        _unit(f, q + t * q_stride + shared, unit_q, dk, scale)
+        _unit(f, k + t * k_stride + shared, unit_k, dk, f.const(single, 1.0))
+        agreement = f.sum_over(
+            dk, lambda lanes, i: f.load(unit_q + 4 * i, f32(lanes)) * f.load(unit_k + 4 * i, f32(lanes))
+        )
+        gate = (t * v_heads + head) * 4
+        decay = f.exp(f.load(g + gate, f32(1))).lane(0)
+        strength = f.load(beta + gate, single)
+        before = t.equals(0).choose(state, states + (t - 1) * step) + place
+        after = states + t * step + place
+        whole = first + (last - first) / 4 * 4
+        for begin, end, height in ((first, whole, 4), (whole, last, 1)):
+            for row in f.range(begin, end, height):
+                dots = _two_dots(f, before + row * dk * 4, dk, height, unit_k, unit_q)
+                errors = []
+                for r in range(height):
+                    of_k, of_q = dots[r]
+                    wanted = f.load(v + t * v_stride + (head * dv + row + r) * 4, single)
+                    error = strength * (wanted - decay * of_k)
+                    errors.append(error)
+                    f.store(o + ((t * v_heads + head) * dv + row + r) * 4, decay * of_q + error * agreement)
+                for lanes, i in f.lanes(dk):
+                    key = f.load(unit_k + 4 * i, f32(lanes))
+                    for r in range(height):
+                        at = ((row + r) * dk + i) * 4
+                        kept = f.load(before + at, f32(lanes)) * decay.splat(lanes)
+                        f.store(after + at, kept + errors[r].splat(lanes) * key)
+    f.finish()
+
+
+STATE_ROWS = 32
+_MAX_DIM = 1024
+_L2_EPS = 1e-6
+
+
+def _unit(f: Function, x: Value, out: Value, size: Value, scale: Value) -> None:
+    """x of unit length, times `scale`."""
+
+    def square(lanes: int, i: Value) -> Value:
+        number = f.load(x + 4 * i, f32(lanes))
+        return number * number
+
+    inverse = scale / f.call("llvm.sqrt.f32", single, f.sum_over(size, square) + _L2_EPS)
+    for lanes, i in f.lanes(size):
+        f.store(out + 4 * i, f.load(x + 4 * i, f32(lanes)) * inverse.splat(lanes))
+
+
+def _two_dots(
+    f: Function, rows: Value, size: Value, height: int, first: Value, second: Value
+) -> list[tuple[Value, Value]]:
+    """Products of `height` rows with two vectors."""
+    sums = {lanes: [[f.variable(f.zero(f32(lanes))) for _ in range(2)] for _ in range(height)] for lanes in (LANES, 1)}
+    for lanes, i in f.lanes(size):
+        others = f.load(first + 4 * i, f32(lanes)), f.load(second + 4 * i, f32(lanes))
+        for r in range(height):
+            row = f.load(rows + (r * size + i) * 4, f32(lanes))
+            for total, other in zip(sums[lanes][r], others, strict=True):
+                total.value = row * other + total.value
+    done = []
+    for r in range(height):
+        a, b = (sums[LANES][r][j].value.sum() + sums[1][r][j].value.lane(0) for j in range(2))
+        done.append((a, b))
+    return done
+
+
+def route(module: ir.Module, target: Target, name: str) -> None:
+    """Words: logits [T, E], weights [T, used], ids [T, used] (int64), E, used. A piece is a token.
+
+    The softmax over all experts cancels when the chosen are made to sum to 1: e^(lᵢ − max) suffices.
+    """
+    f = Function(module, target, name)
+    logits, weights, ids, experts, used = (f.word(i) for i in range(5))
+    row = logits + f.piece * experts * 4
+    total, top = f.variable(f.const(single, 0.0)), f.variable(f.const(single, 0.0))
+    for slot in f.range(0, used):
+        best, index = f.variable(f.const(single, float("-inf"))), f.variable(f.number(0))
+        for e in f.range(0, experts):
+            value = f.load(row + 4 * e, single)
+            taken = f.variable(f.number(0))
+            for other in f.range(0, slot):
+                with f.when(f.load(ids + (f.piece * used + other) * 8, i64).equals(e)):
+                    taken.value = f.number(1)
+            # not smaller, rather than larger: NaN must come through
+            with f.when(Value(f, f.b.fcmp_unordered(">", value.v, best.value.v)) & taken.value.equals(0)):
+                best.value, index.value = value, e
+        with f.when(slot.equals(0)):
+            top.value = best.value
+        weight = f.exp((best.value - top.value).splat(1)).lane(0)
+        f.store(weights + (f.piece * used + slot) * 4, weight)
+        f.store(ids + (f.piece * used + slot) * 8, index.value)
+        total.value = total.value + weight
+    for slot in f.range(0, used):
+        at = weights + (f.piece * used + slot) * 4
+        f.store(at, f.load(at, single) / total.value)
+    f.finish()
+
+
+def weigh_experts(module: ir.Module, target: Target, name: str) -> None:
+    """Words: outputs [T, used, H], weights [T, used], out [T, H], used, H: Σ weights·outputs. A piece is a token."""
+    f = Function(module, target, name)
+    outputs, weights, out, used, size = (f.word(i) for i in range(5))
+    for lanes, i in f.lanes(size):
+        total = f.variable(f.zero(f32(lanes)))
+        for slot in f.range(0, used):
+            pair = f.piece * used + slot
+            part = f.load(outputs + (pair * size + i) * 4, f32(lanes))
+            total.value = total.value + part * f.load(weights + pair * 4, single).splat(lanes)
+        f.store(out + (f.piece * size + i) * 4, total.value)
+    f.finish()
+
+
+def add_shared_expert(module: ir.Module, target: Target, name: str) -> None:
+    """Words: routed, x [T, H], gate [H], shared [T, H], out, H: routed + σ(gate·x)·shared. A piece is a token."""
+    f = Function(module, target, name)
+    routed, x, gate, shared, out, size = (f.word(i) for i in range(6))
+    row = f.piece * size * 4
+    logit = f.sum_over(size, lambda lanes, i: f.load(x + row + 4 * i, f32(lanes)) * f.load(gate + 4 * i, f32(lanes)))
+    share = f.sigmoid(logit.splat(1)).lane(0)
+    for lanes, i in f.lanes(size):
+        at = row + 4 * i
+        f.store(out + at, f.load(routed + at, f32(lanes)) + f.load(shared + at, f32(lanes)) * share.splat(lanes))
+    f.finish()

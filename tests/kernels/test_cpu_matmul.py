@@ -1,0 +1,175 @@
+"""Products with every packed type on every kind of processor, against gguf-py's weights and int8 activations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from kernels_blocks import random_weights
+
+from kernels.cpu import isa
+from kernels.cpu.machine import Machine
+from kernels.op import OpTable
+from kernels.quant_matmul import embedding, projections, quant_matmul
+from kernels.quants import QUANTS, QuantTensor
+
+pytest.importorskip("llvmlite")
+from kernels.cpu import attend, matmul, rows, threads
+from kernels.cpu.formats import FORMATS, layout
+from kernels.cpu.jit import Compiler
+
+TYPES = list(FORMATS)
+LIGHT = ["Q4_0", "Q5_1", "Q8_0", "MXFP4"]  # that between them use all that a kind of processor does its own way
+
+
+def int8(x: torch.Tensor) -> torch.Tensor:
+    """x as groups of 32 int8 with a scale have it."""
+    groups = x.double().view(len(x), -1, 32)
+    scale = groups.abs().amax(-1, keepdim=True) / 127
+    return torch.nan_to_num((groups / scale).round() * scale).view_as(x)
+
+
+def product(machine: Machine, rows: int, weight: QuantTensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The native product, and the exact one of the same int8 activations."""
+    x = torch.randn(rows, weight.shape[1], generator=torch.Generator().manual_seed(rows))
+    exact = int8(x) if weight.type.name in FORMATS else x.double()
+    return OpTable("cpu", machine)[quant_matmul](x, weight), exact @ weight.dequantize().double().T
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """To float32's rounding; one activation of 4,000 may fall on the other side of a half."""
+    return bool((found - wanted).norm() <= 2e-5 * wanted.norm())
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    return Machine(2)
+
+
+@pytest.fixture(scope="module", params=["avxvnni", "avx2"])
+def narrow(request: pytest.FixtureRequest) -> Machine:
+    try:
+        return Machine(2, isa.narrowed(request.param))
+    except ValueError as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("name", [*TYPES, *matmul.PLAIN])
+def test_one_row(machine: Machine, name: str) -> None:
+    weight = random_weights(name, 37, 2)
+    assert close(*product(machine, 1, weight))
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 6, 8, 17])
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "F16", "BF16", "F32"])
+def test_more_rows(machine: Machine, name: str, rows: int) -> None:
+    assert close(*product(machine, rows, random_weights(name, 33, 3)))
+
+
+@pytest.mark.parametrize("rows", [2, 9])
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K"])
+def test_more_rows_of_types_with_groups_in_blocks(machine: Machine, name: str, rows: int) -> None:
+    assert close(*product(machine, rows, random_weights(name, 20, 2)))
+
+
+@pytest.mark.parametrize("name", [*LIGHT, "Q4_K", "Q6_K", "Q2_K", "IQ4_XS"])
+def test_one_row_on_lesser_processors(narrow: Machine, name: str) -> None:
+    assert close(*product(narrow, 1, random_weights(name, 37, 2)))
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_more_rows_on_lesser_processors(narrow: Machine, name: str) -> None:
+    assert close(*product(narrow, 3, random_weights(name, 37, 2)))
+    assert close(*product(narrow, 6, random_weights(name, 37, 2)))
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "MXFP4"])
+def test_one_row_without_products_of_bytes(name: str) -> None:
+    assert close(*product(Machine(1, isa.narrowed("plain")), 1, random_weights(name, 20, 2)))
+
+
+@pytest.mark.parametrize("dot", ["avxvnni", "avx2"])
+def test_the_largest_products_do_not_saturate(machine: Machine, dot: str) -> None:
+    """Pairs of −128·127 in Q8_0 are the most that 16 bits must hold."""
+    try:
+        narrow = Machine(1, isa.narrowed(dot))  # type: ignore[arg-type]
+    except ValueError as reason:
+        pytest.skip(str(reason))
+    block = torch.tensor([0, 60, *([128] * 32)], dtype=torch.uint8)  # d = 1, all q = −128
+    weight = QuantTensor(block.repeat(16, 1), QUANTS["Q8_0"], (16, 32))
+    x = torch.full((1, 32), 127.0)
+    for each in (machine, narrow):
+        assert OpTable("cpu", each)[quant_matmul](x, weight).eq(-128 * 127 * 32).all()
+
+
+@pytest.mark.parametrize("name", [*TYPES, *matmul.PLAIN])
+def test_rows_of_an_embedding_are_exact(machine: Machine, name: str) -> None:
+    weight = random_weights(name, 5, 2)
+    ids = torch.tensor([4, 0, 4])
+    torch.testing.assert_close(OpTable("cpu", machine)[embedding](ids, weight), weight.take(ids), rtol=1e-6, atol=0)
+
+
+def test_a_type_that_is_not_known_here_becomes_float16(machine: Machine) -> None:
+    weight = random_weights("TQ2_0", 20, 1)
+    x = torch.randn(2, weight.shape[1], generator=torch.Generator().manual_seed(0))
+    found = OpTable("cpu", machine)[quant_matmul](x, weight)
+    wanted = x.double() @ weight.dequantize().double().T
+    assert (found - wanted).norm() <= 1e-3 * wanted.norm()
+
+
+def test_weights_of_several_types_side_by_side(machine: Machine) -> None:
+    weights = tuple(random_weights(name, n, 8) for name, n in (("Q4_0", 40), ("F32", 5), ("Q8_0", 16)))
+    weights = tuple(w if w.shape[1] == 256 else random_weights("F32", 5, 256) for w in weights)
+    x = torch.randn(2, 256, generator=torch.Generator().manual_seed(0))
+    for found, weight in zip(OpTable("cpu", machine)[projections](x, weights), weights, strict=True):
+        exact = int8(x) if weight.type.name in FORMATS else x.double()
+        assert close(found, exact @ weight.dequantize().double().T)
+
+
+def test_zeros_and_nan(machine: Machine) -> None:
+    weight = random_weights("Q4_0", 16, 2)
+    x = torch.zeros(2, 64)
+    x[1, 40] = torch.nan
+    found = OpTable("cpu", machine)[quant_matmul](x, weight)
+    assert found[0].eq(0).all()
+    assert found[1].isnan().all()
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_panel_holds_every_byte_of_its_rows_once(name: str) -> None:
+    form, place = FORMATS[name], layout(name)
+    covered = sorted(byte for offset, size, _ in place.moves for byte in range(offset, offset + size))
+    assert covered == list(range(QUANTS[name].nbytes))
+    assert (form.block, form.nbytes) == (QUANTS[name].block, QUANTS[name].nbytes)
+    assert place.nbytes <= 1.02 * 16 * form.nbytes
+
+
+@pytest.mark.parametrize(
+    ("writer", "parameters"),
+    [
+        *((matmul.matmul, (name, 1)) for name in ("Q4_K", "Q8_0", "IQ4_NL", "MXFP4")),
+        (matmul.matmul_plain, ("F16",)),
+        (rows.delta_rule, ()),
+        (attend.attend, ("F32", 2)),
+        (threads.run, ()),
+        (threads.work, ()),
+    ],
+)
+def test_arm_code_is_made_from_anywhere(writer: object, parameters: tuple[int | str, ...]) -> None:
+    code = Compiler(isa.NEON).compile(writer, "function", parameters)  # type: ignore[arg-type]
+    assert code[:4] == b"\x7fELF"
+    assert int.from_bytes(code[18:20], "little") == 183  # AArch64
+
+
+def test_objects_are_kept_and_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = random_weights("Q4_0", 16, 1)
+    first = product(Machine(1, cache=tmp_path), 1, weight)[0]
+    assert list(tmp_path.glob("*.o"))
+    monkeypatch.setattr(Compiler, "compile", None)
+    assert torch.equal(product(Machine(1, cache=tmp_path), 1, weight)[0], first)
+
+
+def test_a_folder_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert close(*product(Machine(1, cache=tmp_path / "file" / "below"), 1, random_weights("Q4_0", 16, 1)))

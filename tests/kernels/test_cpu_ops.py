@@ -1,0 +1,181 @@
+"""The native version of every op against its reference, and programs that are recorded and run again."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.cpu.machine import Machine
+from kernels.cpu.replay import Replay
+from kernels.norm import add_rms_norm, rms_norm
+from kernels.op import Case, Op, OpTable
+from kernels.residual import add
+from kernels.table import OPS
+
+pytest.importorskip("llvmlite")
+
+NATIVE = [op for op in OPS if op.cpu]
+CASES = [pytest.param(op, case.id, id=f"{op.name}-{case.id}") for op in NATIVE for case in op.cases()]
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=lambda threads: f"{threads} threads")
+def machine(request: pytest.FixtureRequest) -> Machine:
+    return Machine(request.param)
+
+
+@pytest.fixture
+def nan_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New tensors hold NaN, so that what an op leaves unwritten shows."""
+    empty, empty_like = torch.empty, torch.empty_like
+
+    def filled(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
+
+    monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: filled(empty(*args, **kwargs)))
+    monkeypatch.setattr(torch, "empty_like", lambda *args, **kwargs: filled(empty_like(*args, **kwargs)))
+
+
+def case_of(op: Op[Any, Any], name: str) -> Case:
+    [case] = [case for case in op.cases() if case.id == name]
+    return case
+
+
+def flat(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from flat(item)
+
+
+def results(function: Any, case: Case) -> list[torch.Tensor]:
+    """What comes back, or for an op that only writes into its arguments, those."""
+    found = function(*case.args)
+    return list(flat(case.args if found is None else found))
+
+
+@pytest.mark.usefixtures("nan_filled")
+@pytest.mark.parametrize(("op", "name"), CASES)
+def test_the_native_version_is_the_reference(machine: Machine, op: Op[Any, Any], name: str) -> None:
+    wanted = results(op.reference, case_of(op, name))
+    found = results(OpTable("cpu", machine)[op], case_of(op, name))
+    for out, ref in zip(found, wanted, strict=True):
+        assert out.shape == ref.shape
+        assert torch.equal(out.isnan(), ref.isnan())
+        out, ref = out.double().nan_to_num(), ref.double().nan_to_num()
+        assert (out - ref).norm() <= op.tolerance * ref.norm() + 1e-12
+
+
+def test_every_op_of_a_forward_has_a_native_version() -> None:
+    assert {op.name for op in OPS} == {op.name for op in NATIVE}
+
+
+def test_nan_comes_through(machine: Machine) -> None:
+    """A damaged weight must not end as a plausible number."""
+    table = OpTable("cpu", machine)
+    x = torch.ones(1, 64)
+    x[0, 3] = torch.nan
+    assert table[rms_norm](x, torch.ones(64), 1e-6).isnan().all()
+
+
+def test_recorded_work_runs_again_on_other_tensors(machine: Machine) -> None:
+    table, replay = OpTable("cpu", machine), Replay(machine)
+    weight = torch.rand(48)
+
+    def work(inputs: Any) -> list[torch.Tensor]:
+        x, y = inputs
+        total, normed = table[add_rms_norm](x, y, weight, 1e-6)
+        return [table[add](total, normed), total]
+
+    kept = []
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        x, y = (torch.randn(3, 48, generator=generator) for _ in range(2))
+        found = replay("sum", work, [x, y], [], 0)
+        total, normed = add_rms_norm.reference(x, y, weight, 1e-6)
+        kept.append((found, [total + normed, total]))
+    for found, wanted in kept:  # results that are still held were not written over
+        torch.testing.assert_close(found, wanted)
+
+
+def test_memory_of_results_that_nobody_holds_is_used_again(machine: Machine) -> None:
+    table, replay = OpTable("cpu", machine), Replay(machine)
+    places = set()
+    for _ in range(10):
+        [out] = replay("sum", lambda inputs: [table[add](inputs[0], inputs[0])], [torch.ones(1, 64)], [], 0)
+        places.add(out.data_ptr())
+        del out
+    assert len(places) == 1
+
+
+def test_one_tensor_may_stand_for_several_inputs_when_recording(machine: Machine) -> None:
+    table, replay = OpTable("cpu", machine), Replay(machine)
+    same = torch.ones(1, 16)
+
+    def work(inputs: Any) -> list[torch.Tensor]:
+        return [table[add](inputs[0], inputs[1])]
+
+    replay("sum", work, [same, same], [], 0)
+    [out] = replay("sum", work, [same, 5 * same], [], 0)
+    assert out.eq(6).all()
+
+
+def test_a_failed_recording_leaves_the_machine_usable(machine: Machine) -> None:
+    table, replay = OpTable("cpu", machine), Replay(machine)
+
+    def broken(inputs: Any) -> list[torch.Tensor]:
+        table[add](inputs[0], inputs[0])
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        replay("broken", broken, [torch.ones(1, 16)], [], 0)
+    assert table[add](torch.ones(1, 16), torch.ones(1, 16)).eq(2).all()
+
+
+def test_many_short_steps_on_more_threads_than_cores() -> None:
+    """Steps depend on each other, so a piece that ran too early or twice would show."""
+    machine = Machine(8)
+    table, replay = OpTable("cpu", machine), Replay(machine)
+
+    def work(inputs: Any) -> list[torch.Tensor]:
+        [x] = inputs
+        for _ in range(200):
+            x = table[add](x, x)
+            x = table[rms_norm](x, torch.ones(64), 0.0)
+        return [x]
+
+    x = torch.randn(40, 64, generator=torch.Generator().manual_seed(1))
+    wanted = x / x.pow(2).mean(-1, keepdim=True).sqrt()
+    for _ in range(20):
+        torch.testing.assert_close(replay("chain", work, [x], [], 0)[0], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_workers_use_no_time_while_idle() -> None:
+    machine = Machine(4)
+    OpTable("cpu", machine)[add](torch.ones(1, 16), torch.ones(1, 16))
+    _asleep(machine)
+    before = time.process_time()
+    ctypes.CDLL(None).usleep(200_000)
+    assert time.process_time() - before < 0.02
+
+
+def _asleep(machine: Machine) -> None:
+    deadline = time.monotonic() + 10
+    while machine.sleeping < machine.threads - 1:
+        assert time.monotonic() < deadline
+
+
+def test_workers_end_with_their_machine() -> None:
+    before = threading.active_count()
+    machine = Machine(3)
+    assert threading.active_count() == before + 2
+    del machine
+    gc.collect()
+    assert threading.active_count() == before
