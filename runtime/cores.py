@@ -6,6 +6,12 @@ import os
 from pathlib import Path
 
 
+def default_threads() -> int:
+    """What OMP_NUM_THREADS says, as elsewhere; else one for each core."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return int(wanted) if wanted.isdecimal() and int(wanted) else physical_cores()
+
+
 def physical_cores() -> int:
     """Cores this process may run on, hyper-threads of one core counted once where Linux tells."""
     try:

@@ -15,7 +15,7 @@ from kernels.op import Column
 from runtime import presets
 from runtime.cache import KVType, SequenceState
 from runtime.chat_template import ChatTemplate
-from runtime.cores import physical_cores
+from runtime.cores import default_threads
 from runtime.engine import Engine
 from runtime.fingerprint import fingerprint
 from runtime.models.config import ModelError
@@ -36,7 +36,7 @@ def open_chat_model(
     command: Load, progress: Callable[[int, int], None], notify: Callable[[str], None] = lambda sentence: None
 ) -> tuple[ChatModel, ModelInfo, list[str]]:
     """The model, what the chat shows of it, and notices; later ones go to `notify`. Raises UserError."""
-    torch.set_num_threads(command.threads or physical_cores())
+    torch.set_num_threads(command.threads or default_threads())
     column: Column = "cpu" if command.ops == "auto" else command.ops
     loaded = load_model(command.path, column, progress, command.threads)
     metadata, config = loaded.metadata, loaded.model.config

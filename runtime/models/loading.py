@@ -14,7 +14,7 @@ from typing import Any
 import platformdirs
 
 from kernels.op import Column, op_table
-from runtime.cores import physical_cores
+from runtime.cores import default_threads
 from runtime.errors import UserError
 from runtime.gguf import GGUFFile
 from runtime.models.config import ModelConfig, ModelError
@@ -50,7 +50,7 @@ def load_model(
     with contextlib.ExitStack() as files:
         gguf = files.enter_context(GGUFFile.open(Path(path)))
         config, notices = _describe(gguf)
-        table = op_table(ops, threads or physical_cores(), platformdirs.user_cache_path("qwenchat") / "native")
+        table = op_table(ops, threads or default_threads(), platformdirs.user_cache_path("qwenchat") / "native")
         keep_packed = table.column != "reference" or not _fits_unpacked(gguf)
         weights = mtp_weights = Weights(gguf, keep_packed=keep_packed, progress=progress)
         if not config.mtp_layers and (sidecar := find_sidecar(gguf, config)):

@@ -74,7 +74,8 @@ def test_the_native_version_is_the_reference(machine: Machine, op: Op[Any, Any],
 
 
 def test_every_op_of_a_forward_has_a_native_version() -> None:
-    assert {op.name for op in OPS} == {op.name for op in NATIVE}
+    by_reference_only = {"attention_q8"}  # the KV cache in 8 bits is read by torch
+    assert {op.name for op in OPS} == {op.name for op in NATIVE} | by_reference_only
 
 
 def test_nan_comes_through(machine: Machine) -> None:
