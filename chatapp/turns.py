@@ -99,6 +99,8 @@ class Turns:
         self._request: str | None = None
         self._stopping = False
         self._status = Status()
+        self._unheard: list[Event] = []
+        self._loading: str | None = None  # the name of the file that is being opened
         backend.on_event(self._heard)
 
     @property
@@ -108,7 +110,7 @@ class Turns:
         return replace(
             self._status,
             state="stopping…" if self._stopping else self._status.state,
-            model=model.name if model is not None else None,
+            model=self._loading or (model.name if model is not None else None),
             thinking=self.thinking if self.thinking is not None else default,
             context_length=model.context_length if model is not None else None,
         )
@@ -181,6 +183,7 @@ class Turns:
                     self._stopping = False
                     self._idle.set()
                     self._view.turns_changed()
+                    self._catch_up()
 
     def _next(self) -> _Open | _Ask | _Retry | None:
         """The next job; what needs a model waits for one."""
@@ -215,7 +218,15 @@ class Turns:
         await self._reply(turn)
 
     async def _load(self, path: str) -> None:
+        self._loading = Path(path).stem
         self._show(Status(state="loading", busy=True))
+        try:
+            await self._play_load(path)
+        finally:
+            self._loading = None
+            self._view.turns_changed()
+
+    async def _play_load(self, path: str) -> None:
         async for event in self._backend.load(self._options.load(path)):
             match event:
                 case LoadProgress(done=done, total=total) if total > 0:
@@ -319,7 +330,8 @@ class Turns:
     async def _failed(self, turn: Turn, reply: ReplyBlock, ended: Failed | None) -> None:
         closed = bool(reply.answer) or not reply.thought
         await reply.finish("failed", thought_closed=closed)
-        self._show(replace(self._status, state="failed", busy=False, tok_per_s=None))
+        restarts = ended is not None and ended.kind == "worker"  # the backend tells when it is done
+        self._show(replace(self._status, state="restarting" if restarts else "failed", busy=restarts, tok_per_s=None))
         if ended is not None:
             self._view.say(ended.message, "error")
         meta = {"reason": "failed", "failure": ended.kind if ended is not None else "internal"}
@@ -341,22 +353,26 @@ class Turns:
             saved = now
 
     def _heard(self, event: Event) -> None:
-        """What the backend tells outside a request: the engine's restarts."""
-        match event:
-            case Notice(message=message):
-                self._view.say(message, "warning")
-                if not self.generating:
-                    self._show(replace(self._status, state="restarting", busy=True))
-            case Ready():
-                self._view.say("The engine is running again.")
-                if not self.generating:
+        """What the backend tells outside a request, the engine's restarts; while a reply ends, it waits for the end."""
+        self._unheard.append(event)
+        if self._idle.is_set():
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        events, self._unheard = self._unheard, []
+        for event in events:
+            match event:
+                case Notice(message=message):
+                    self._view.say(message, "warning")
+                case Ready():
+                    self._view.say("The engine is running again.")
                     self._show(replace(self._status, state="ready", busy=False))
-                self._wake.set()
-            case Failed(message=message):
-                self._view.say(message, "error")
-                self._show(replace(self._status, state="failed", busy=False))
-            case _:
-                pass
+                    self._wake.set()
+                case Failed(message=message):
+                    self._view.say(message, "error")
+                    self._show(replace(self._status, state="failed", busy=False))
+                case _:
+                    pass
 
     def _show(self, status: Status) -> None:
         if status != self._status:

@@ -266,7 +266,7 @@ class TestWaiting:
             await chat.send("first")
             await chat.send("second")
             await chat.pilot.pause()
-            assert "loading 45 %" in chat.status()
+            assert chat.status().startswith("tiny · loading 45 %")
             assert "queued  first" in chat.text()
             assert backend.requests == []
             gate.open()
@@ -430,7 +430,7 @@ class TestConversations:
 
 class TestFaults:
     async def test_a_failure_keeps_what_came_and_the_chat_goes_on(self, tmp_path: Path) -> None:
-        backend = FakeBackend([say("some of it"), Failed("The engine died.", "worker")], [say("back again")])
+        backend = FakeBackend([say("some of it"), Failed("The engine died.", "numbers")], [say("back again")])
         async with running(backend, tmp_path) as chat:
             await chat.ask("q")
             assert "some of it" in chat.text()
@@ -465,13 +465,28 @@ class TestFaults:
             assert [load.path for load in backend.loads] == ["/models/bad.gguf", "/models/good.gguf"]
             assert backend.requests[0].messages[-1].content == "waits"
 
-    async def test_restarts_of_the_engine_are_told(self, tmp_path: Path) -> None:
-        backend = FakeBackend()
+    async def test_a_dead_engine_is_told_and_so_is_its_return(self, tmp_path: Path) -> None:
+        """CASES 48."""
+        gate = Gate()
+        backend = FakeBackend([say("half"), gate, Failed("The engine was killed.", "worker")])
         async with running(backend, tmp_path) as chat:
-            backend.tell(Notice("The engine ended. The engine is being restarted."))
+            await chat.send("q")
+            await gate.reached.wait()
+            backend.tell(Notice("The engine is being restarted."))
+            gate.open()
             await chat.until(lambda: "restarting" in chat.status())
+            await chat.until(lambda: "being restarted" in chat.text())
+            assert chat.text().index("was killed") < chat.text().index("being restarted")
             backend.tell(Ready(MODEL))
             await chat.until(lambda: "ready" in chat.status() and "running again" in chat.text())
+            await chat.ask("again")
+            assert "ok" in chat.text()
+
+    async def test_an_engine_that_does_not_come_back_is_told(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            backend.tell(Failed("It has failed 4 times in a row.", "worker"))
+            await chat.until(lambda: "4 times in a row" in chat.text() and "failed" in chat.status())
 
     async def test_a_store_that_cannot_be_written_gives_the_message_back(self, tmp_path: Path) -> None:
         backend = FakeBackend()
