@@ -29,6 +29,7 @@ from runtime.protocol import (
     Notice,
     PromptProgress,
     Ready,
+    Stats,
 )
 
 STATUS_SECONDS = 0.25
@@ -96,7 +97,8 @@ class Turns:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._request: str | None = None
+        self._turning = False
+        self._request: str | None = None  # the one that the backend has
         self._stopping = False
         self._status = Status()
         self._unheard: list[Event] = []
@@ -122,7 +124,8 @@ class Turns:
 
     @property
     def generating(self) -> bool:
-        return self._request is not None
+        """Whether a reply runs, from the moment its message left the queue."""
+        return self._turning
 
     def open(self, path: str) -> None:
         """Open a model, before any message that waits."""
@@ -156,14 +159,16 @@ class Turns:
 
     def reset(self) -> None:
         """Another conversation: the figures of the last one go."""
-        self._show(Status(state="ready" if self._backend.model is not None else ""))
+        ready = "ready" if self._backend.model is not None else ""
+        self._show(Status(state=self._status.state if self._status.busy else ready, busy=self._status.busy))
 
     async def stop(self) -> None:
         """End the reply that runs, and wait until it has ended."""
-        if (request := self._request) is not None:
+        if self._turning:
             self._stopping = True
             self._view.turns_changed()
-            await self._backend.cancel(request)
+            if self._request is not None:
+                await self._backend.cancel(self._request)
             await self._idle.wait()
 
     async def run(self) -> None:
@@ -173,6 +178,7 @@ class Turns:
             self._wake.clear()
             while (job := self._next()) is not None:
                 self._idle.clear()
+                self._turning = not isinstance(job, _Open)
                 try:
                     await self._do(job)
                 except Exception as error:
@@ -180,7 +186,7 @@ class Turns:
                     self._view.report(error)
                 finally:
                     self._request = None
-                    self._stopping = False
+                    self._turning = self._stopping = False
                     self._idle.set()
                     self._view.turns_changed()
                     self._catch_up()
@@ -257,7 +263,10 @@ class Turns:
         saving = asyncio.create_task(self._save(turn, reply))
         ended: Finished | Failed | None = None
         try:
-            ended = await self._generate(request, reply)
+            if self._stopping:
+                ended = Finished(request.request_id, "cancelled", Stats())
+            else:
+                ended = await self._generate(request, reply)
         except Exception as error:
             self._view.report(error)
         finally:
@@ -275,7 +284,14 @@ class Turns:
                 case PromptProgress(done=done, total=total, cached=cached):
                     prompt = total
                     reply.prefill(done, total)
-                    self._show(replace(self._status, state=f"prefilling {count(done)}/{count(total)}", cached=cached))
+                    self._show(
+                        replace(
+                            self._status,
+                            state=f"prefilling {count(done)}/{count(total)}",
+                            cached=cached,
+                            context_used=done,
+                        )
+                    )
                 case Delta(channel=channel, text=text, n_tokens=new):
                     now = self._clock()
                     tokens += new

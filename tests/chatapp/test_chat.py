@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from fake_backend import MODEL, FakeBackend, Gate, end, prefill, say, think
 from harness import Clock, running
+from textual import events
 
 from chatapp.composer import Composer
 from chatapp.options import ChatOptions
@@ -199,6 +201,19 @@ class TestStopping:
             await chat.idle()
             assert chat.thread()[-1].status == "cancelled"
 
+    async def test_a_stop_before_the_request_is_made_stops_too(self, tmp_path: Path) -> None:
+        backend = FakeBackend([say("second")])
+        async with running(backend, tmp_path) as chat:
+            turns = chat.screen.turns
+            turns.submit("first")
+            while not turns.generating:
+                await asyncio.sleep(0)
+            await turns.stop()
+            assert backend.requests == []
+            assert chat.thread()[-1].status == "cancelled"
+            await chat.ask("again")
+            assert "second" in chat.text()
+
     async def test_leaving_keeps_what_came(self, tmp_path: Path) -> None:
         gate = Gate()
         async with running(FakeBackend([say("partial"), gate]), tmp_path) as chat:
@@ -327,6 +342,17 @@ class TestConversations:
             await chat.send("/new")
             await chat.until(lambda: "old" not in chat.text())
             assert chat.thread()[-1].status == "cancelled"
+
+    async def test_a_new_one_while_the_model_loads_keeps_the_progress(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = FakeBackend(loading=[LoadProgress(45, 100, "weights"), gate, Ready(MODEL)])
+        async with running(backend, tmp_path, ChatOptions(model=MODEL.path)) as chat:
+            await gate.reached.wait()
+            await chat.send("/new")
+            await chat.pilot.pause()
+            assert "loading 45 %" in chat.status()
+            gate.open()
+            await chat.until(lambda: "ready" in chat.status())
 
     async def test_a_saved_one_is_shown_whole_and_goes_on(self, tmp_path: Path) -> None:
         store = Store(tmp_path / "conversations.db")
@@ -573,8 +599,6 @@ class TestComposer:
             assert backend.requests[0].messages[-1].content == "one\ntwo"
 
     async def test_a_paste_of_many_lines_is_one_message(self, tmp_path: Path) -> None:
-        from textual import events
-
         backend = FakeBackend()
         text = "\n".join(f"line {number}" for number in range(10_000))
         async with running(backend, tmp_path) as chat:
@@ -586,6 +610,15 @@ class TestComposer:
             await chat.idle()
             assert backend.requests[0].messages[-1].content == text + "!"
             assert "9,976 more rows" in chat.text()
+
+    async def test_keys_that_come_all_at_once_keep_their_order(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            for key in [*"one", "enter", *"two", "ctrl+j", *"three", "enter", *"four"]:
+                chat.app.post_message(events.Key(key, key if len(key) == 1 else None))
+            await chat.until(lambda: chat.screen.composer.text == "four")
+            await chat.idle()
+            assert [request.messages[-1].content for request in backend.requests] == ["one", "two\nthree"]
 
     async def test_it_grows_to_eight_lines(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
