@@ -10,6 +10,7 @@ from fake_backend import MODEL, FakeBackend, Gate, end, prefill, say, think
 from harness import Clock, running
 from textual import events
 
+from chatapp.blocks import ReplyBlock
 from chatapp.composer import Composer
 from chatapp.options import ChatOptions
 from chatapp.store import Store
@@ -201,14 +202,25 @@ class TestStopping:
             await chat.idle()
             assert chat.thread()[-1].status == "cancelled"
 
-    async def test_a_stop_before_the_request_is_made_stops_too(self, tmp_path: Path) -> None:
-        backend = FakeBackend([say("second")])
+    async def test_a_stop_before_the_request_is_made_stops_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backend, before = FakeBackend([say("second")]), Gate()
         async with running(backend, tmp_path) as chat:
-            turns = chat.screen.turns
-            turns.submit("first")
-            while not turns.generating:
-                await asyncio.sleep(0)
-            await turns.stop()
+            begin_reply = chat.screen.begin_reply
+
+            async def held() -> ReplyBlock:
+                before.reached.set()
+                await before.opened.wait()
+                return await begin_reply()
+
+            monkeypatch.setattr(chat.screen, "begin_reply", held)
+            chat.screen.turns.submit("first")
+            await before.reached.wait()
+            stopping = asyncio.create_task(chat.screen.turns.stop())
+            await chat.until(lambda: "stopping" in chat.status())
+            before.open()
+            await stopping
             assert backend.requests == []
             assert chat.thread()[-1].status == "cancelled"
             await chat.ask("again")
