@@ -226,6 +226,8 @@ class ChatScreen(Screen[None], PlainContainer):
     async def open_model(self, path: str) -> None:
         await self.turns.stop()
         self._has_model = True
+        for welcome in self.query(Welcome):
+            welcome.model_opens()
         self.turns.open(path)
 
     async def stop(self) -> None:

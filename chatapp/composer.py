@@ -14,14 +14,13 @@ from textual.widgets import TextArea
 from chatapp.sanitize import clean
 
 HISTORY = 200
+NEWLINE_KEYS = ("shift+enter", "alt+enter", "ctrl+j")
 
 
 class Composer(TextArea):
     """Enter sends, Shift+Enter or Ctrl+J begins a new line; Up and Down at the edges go through what was sent."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "Send", id="composer.send", priority=True, show=False),
-        Binding("shift+enter,ctrl+j,alt+enter", "newline", "New line", id="composer.newline", show=False),
         Binding("up", "up", "Earlier message", id="composer.earlier", show=False),
         Binding("down", "down", "Later message", id="composer.later", show=False),
         Binding("tab", "complete", "Complete the command", id="composer.complete", show=False),
@@ -68,7 +67,19 @@ class Composer(TextArea):
         self.focus()
         self._replace_via_keyboard(text, *self.selection)
 
-    def action_send(self) -> None:
+    async def _on_key(self, event: events.Key) -> None:
+        # Here and not as bindings, which are looked up only after keys that were typed later have been inserted.
+        if event.key == "enter":
+            self.send()
+        elif event.key in NEWLINE_KEYS:
+            self._replace_via_keyboard("\n", *self.selection)
+        else:
+            return
+        event.stop()
+        event.prevent_default()
+
+    def send(self) -> None:
+        """Hand over what is written, unless it is blank."""
         text = self.text
         if not text.strip():
             return
@@ -76,9 +87,6 @@ class Composer(TextArea):
         self._draft = ""
         self.put("")
         self.post_message(self.Sent(text))
-
-    def action_newline(self) -> None:
-        self._replace_via_keyboard("\n", *self.selection)
 
     def action_up(self) -> None:
         if not self.cursor_at_first_line or not self.selection.is_empty:

@@ -29,6 +29,7 @@ from runtime.protocol import (
     Notice,
     PromptProgress,
     Ready,
+    Stats,
 )
 
 STATUS_SECONDS = 0.25
@@ -96,9 +97,12 @@ class Turns:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._request: str | None = None
+        self._turning = False
+        self._request: str | None = None  # the one that the backend has
         self._stopping = False
         self._status = Status()
+        self._unheard: list[Event] = []
+        self._loading: str | None = None  # the name of the file that is being opened
         backend.on_event(self._heard)
 
     @property
@@ -108,7 +112,7 @@ class Turns:
         return replace(
             self._status,
             state="stopping…" if self._stopping else self._status.state,
-            model=model.name if model is not None else None,
+            model=self._loading or (model.name if model is not None else None),
             thinking=self.thinking if self.thinking is not None else default,
             context_length=model.context_length if model is not None else None,
         )
@@ -120,7 +124,8 @@ class Turns:
 
     @property
     def generating(self) -> bool:
-        return self._request is not None
+        """Whether a reply runs, from the moment its message left the queue."""
+        return self._turning
 
     def open(self, path: str) -> None:
         """Open a model, before any message that waits."""
@@ -154,14 +159,16 @@ class Turns:
 
     def reset(self) -> None:
         """Another conversation: the figures of the last one go."""
-        self._show(Status(state="ready" if self._backend.model is not None else ""))
+        ready = "ready" if self._backend.model is not None else ""
+        self._show(Status(state=self._status.state if self._status.busy else ready, busy=self._status.busy))
 
     async def stop(self) -> None:
         """End the reply that runs, and wait until it has ended."""
-        if (request := self._request) is not None:
+        if self._turning:
             self._stopping = True
             self._view.turns_changed()
-            await self._backend.cancel(request)
+            if self._request is not None:
+                await self._backend.cancel(self._request)
             await self._idle.wait()
 
     async def run(self) -> None:
@@ -171,6 +178,7 @@ class Turns:
             self._wake.clear()
             while (job := self._next()) is not None:
                 self._idle.clear()
+                self._turning = not isinstance(job, _Open)
                 try:
                     await self._do(job)
                 except Exception as error:
@@ -178,9 +186,10 @@ class Turns:
                     self._view.report(error)
                 finally:
                     self._request = None
-                    self._stopping = False
+                    self._turning = self._stopping = False
                     self._idle.set()
                     self._view.turns_changed()
+                    self._catch_up()
 
     def _next(self) -> _Open | _Ask | _Retry | None:
         """The next job; what needs a model waits for one."""
@@ -215,7 +224,15 @@ class Turns:
         await self._reply(turn)
 
     async def _load(self, path: str) -> None:
+        self._loading = Path(path).stem
         self._show(Status(state="loading", busy=True))
+        try:
+            await self._play_load(path)
+        finally:
+            self._loading = None
+            self._view.turns_changed()
+
+    async def _play_load(self, path: str) -> None:
         async for event in self._backend.load(self._options.load(path)):
             match event:
                 case LoadProgress(done=done, total=total) if total > 0:
@@ -246,7 +263,10 @@ class Turns:
         saving = asyncio.create_task(self._save(turn, reply))
         ended: Finished | Failed | None = None
         try:
-            ended = await self._generate(request, reply)
+            if self._stopping:
+                ended = Finished(request.request_id, "cancelled", Stats())
+            else:
+                ended = await self._generate(request, reply)
         except Exception as error:
             self._view.report(error)
         finally:
@@ -264,7 +284,14 @@ class Turns:
                 case PromptProgress(done=done, total=total, cached=cached):
                     prompt = total
                     reply.prefill(done, total)
-                    self._show(replace(self._status, state=f"prefilling {count(done)}/{count(total)}", cached=cached))
+                    self._show(
+                        replace(
+                            self._status,
+                            state=f"prefilling {count(done)}/{count(total)}",
+                            cached=cached,
+                            context_used=done,
+                        )
+                    )
                 case Delta(channel=channel, text=text, n_tokens=new):
                     now = self._clock()
                     tokens += new
@@ -319,7 +346,8 @@ class Turns:
     async def _failed(self, turn: Turn, reply: ReplyBlock, ended: Failed | None) -> None:
         closed = bool(reply.answer) or not reply.thought
         await reply.finish("failed", thought_closed=closed)
-        self._show(replace(self._status, state="failed", busy=False, tok_per_s=None))
+        restarts = ended is not None and ended.kind == "worker"  # the backend tells when it is done
+        self._show(replace(self._status, state="restarting" if restarts else "failed", busy=restarts, tok_per_s=None))
         if ended is not None:
             self._view.say(ended.message, "error")
         meta = {"reason": "failed", "failure": ended.kind if ended is not None else "internal"}
@@ -341,22 +369,26 @@ class Turns:
             saved = now
 
     def _heard(self, event: Event) -> None:
-        """What the backend tells outside a request: the engine's restarts."""
-        match event:
-            case Notice(message=message):
-                self._view.say(message, "warning")
-                if not self.generating:
-                    self._show(replace(self._status, state="restarting", busy=True))
-            case Ready():
-                self._view.say("The engine is running again.")
-                if not self.generating:
+        """What the backend tells outside a request, the engine's restarts; while a reply ends, it waits for the end."""
+        self._unheard.append(event)
+        if self._idle.is_set():
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        events, self._unheard = self._unheard, []
+        for event in events:
+            match event:
+                case Notice(message=message):
+                    self._view.say(message, "warning")
+                case Ready():
+                    self._view.say("The engine is running again.")
                     self._show(replace(self._status, state="ready", busy=False))
-                self._wake.set()
-            case Failed(message=message):
-                self._view.say(message, "error")
-                self._show(replace(self._status, state="failed", busy=False))
-            case _:
-                pass
+                    self._wake.set()
+                case Failed(message=message):
+                    self._view.say(message, "error")
+                    self._show(replace(self._status, state="failed", busy=False))
+                case _:
+                    pass
 
     def _show(self, status: Status) -> None:
         if status != self._status:

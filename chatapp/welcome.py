@@ -31,18 +31,23 @@ class Welcome(Vertical, PlainContainer, Block):
         if not self._has_model:
             yield Static(
                 "No model is open yet. qwenchat runs Qwen3.5 and Qwen3.6 models from GGUF files:",
-                classes="welcome--text",
+                classes="welcome--text -no-model",
                 markup=False,
             )
             yield Static(
                 "/model PATH               here, below\n"
                 "qwenchat MODEL.gguf       the next time you start\n"
                 "QWENCHAT_MODEL=PATH       for every start",
-                classes="welcome--how",
+                classes="welcome--how -no-model",
                 markup=False,
             )
         pairs = [Content.assemble((key, "bold"), f" {what}") for key, what in _KEYS]
         yield Static(Content.styled("  ·  ", "$text-disabled").join(pairs), classes="welcome--keys")
+
+    def model_opens(self) -> None:
+        """How to open a model needs no telling any more."""
+        self._has_model = True
+        self.query(".-no-model").remove()
 
     def fresh(self) -> Welcome:
         return Welcome(self._has_model)

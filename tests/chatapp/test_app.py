@@ -40,6 +40,7 @@ async def test_without_a_model_it_tells_how_to_open_one(tmp_path: Path) -> None:
         await chat.idle()
         assert chat.backend.loads[0].path == str(Path.cwd() / "tiny.gguf")
         assert chat.backend.requests[0].messages[0].content == "hello"
+        assert "No model is open yet" not in chat.text()
 
 
 async def test_sentences_of_the_start_are_shown(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from fake_backend import MODEL, FakeBackend, Gate, end, prefill, say, think
 from harness import Clock, running
+from textual import events
 
+from chatapp.blocks import ReplyBlock
 from chatapp.composer import Composer
 from chatapp.options import ChatOptions
 from chatapp.store import Store
@@ -199,6 +202,30 @@ class TestStopping:
             await chat.idle()
             assert chat.thread()[-1].status == "cancelled"
 
+    async def test_a_stop_before_the_request_is_made_stops_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backend, before = FakeBackend([say("second")]), Gate()
+        async with running(backend, tmp_path) as chat:
+            begin_reply = chat.screen.begin_reply
+
+            async def held() -> ReplyBlock:
+                before.reached.set()
+                await before.opened.wait()
+                return await begin_reply()
+
+            monkeypatch.setattr(chat.screen, "begin_reply", held)
+            chat.screen.turns.submit("first")
+            await before.reached.wait()
+            stopping = asyncio.create_task(chat.screen.turns.stop())
+            await chat.until(lambda: "stopping" in chat.status())
+            before.open()
+            await stopping
+            assert backend.requests == []
+            assert chat.thread()[-1].status == "cancelled"
+            await chat.ask("again")
+            assert "second" in chat.text()
+
     async def test_leaving_keeps_what_came(self, tmp_path: Path) -> None:
         gate = Gate()
         async with running(FakeBackend([say("partial"), gate]), tmp_path) as chat:
@@ -266,7 +293,7 @@ class TestWaiting:
             await chat.send("first")
             await chat.send("second")
             await chat.pilot.pause()
-            assert "loading 45 %" in chat.status()
+            assert chat.status().startswith("tiny · loading 45 %")
             assert "queued  first" in chat.text()
             assert backend.requests == []
             gate.open()
@@ -327,6 +354,17 @@ class TestConversations:
             await chat.send("/new")
             await chat.until(lambda: "old" not in chat.text())
             assert chat.thread()[-1].status == "cancelled"
+
+    async def test_a_new_one_while_the_model_loads_keeps_the_progress(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = FakeBackend(loading=[LoadProgress(45, 100, "weights"), gate, Ready(MODEL)])
+        async with running(backend, tmp_path, ChatOptions(model=MODEL.path)) as chat:
+            await gate.reached.wait()
+            await chat.send("/new")
+            await chat.pilot.pause()
+            assert "loading 45 %" in chat.status()
+            gate.open()
+            await chat.until(lambda: "ready" in chat.status())
 
     async def test_a_saved_one_is_shown_whole_and_goes_on(self, tmp_path: Path) -> None:
         store = Store(tmp_path / "conversations.db")
@@ -430,7 +468,7 @@ class TestConversations:
 
 class TestFaults:
     async def test_a_failure_keeps_what_came_and_the_chat_goes_on(self, tmp_path: Path) -> None:
-        backend = FakeBackend([say("some of it"), Failed("The engine died.", "worker")], [say("back again")])
+        backend = FakeBackend([say("some of it"), Failed("The engine died.", "numbers")], [say("back again")])
         async with running(backend, tmp_path) as chat:
             await chat.ask("q")
             assert "some of it" in chat.text()
@@ -465,13 +503,28 @@ class TestFaults:
             assert [load.path for load in backend.loads] == ["/models/bad.gguf", "/models/good.gguf"]
             assert backend.requests[0].messages[-1].content == "waits"
 
-    async def test_restarts_of_the_engine_are_told(self, tmp_path: Path) -> None:
-        backend = FakeBackend()
+    async def test_a_dead_engine_is_told_and_so_is_its_return(self, tmp_path: Path) -> None:
+        """CASES 48."""
+        gate = Gate()
+        backend = FakeBackend([say("half"), gate, Failed("The engine was killed.", "worker")])
         async with running(backend, tmp_path) as chat:
-            backend.tell(Notice("The engine ended. The engine is being restarted."))
+            await chat.send("q")
+            await gate.reached.wait()
+            backend.tell(Notice("The engine is being restarted."))
+            gate.open()
             await chat.until(lambda: "restarting" in chat.status())
+            await chat.until(lambda: "being restarted" in chat.text())
+            assert chat.text().index("was killed") < chat.text().index("being restarted")
             backend.tell(Ready(MODEL))
             await chat.until(lambda: "ready" in chat.status() and "running again" in chat.text())
+            await chat.ask("again")
+            assert "ok" in chat.text()
+
+    async def test_an_engine_that_does_not_come_back_is_told(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            backend.tell(Failed("It has failed 4 times in a row.", "worker"))
+            await chat.until(lambda: "4 times in a row" in chat.text() and "failed" in chat.status())
 
     async def test_a_store_that_cannot_be_written_gives_the_message_back(self, tmp_path: Path) -> None:
         backend = FakeBackend()
@@ -558,8 +611,6 @@ class TestComposer:
             assert backend.requests[0].messages[-1].content == "one\ntwo"
 
     async def test_a_paste_of_many_lines_is_one_message(self, tmp_path: Path) -> None:
-        from textual import events
-
         backend = FakeBackend()
         text = "\n".join(f"line {number}" for number in range(10_000))
         async with running(backend, tmp_path) as chat:
@@ -571,6 +622,15 @@ class TestComposer:
             await chat.idle()
             assert backend.requests[0].messages[-1].content == text + "!"
             assert "9,976 more rows" in chat.text()
+
+    async def test_keys_that_come_all_at_once_keep_their_order(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            for key in [*"one", "enter", *"two", "ctrl+j", *"three", "enter", *"four"]:
+                chat.app.post_message(events.Key(key, key if len(key) == 1 else None))
+            await chat.until(lambda: chat.screen.composer.text == "four")
+            await chat.idle()
+            assert [request.messages[-1].content for request in backend.requests] == ["one", "two\nthree"]
 
     async def test_it_grows_to_eight_lines(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:

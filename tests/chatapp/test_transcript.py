@@ -119,13 +119,10 @@ class TestLongConversations:
                 await chat.pilot.pause()
             assert len(chat.screen.transcript.blocks) <= MOST
             assert "message 64" in chat.text()
-            while chat.screen.transcript.earlier:
-                mounted = len(chat.screen.transcript.blocks)
-                await chat.pilot.press("ctrl+home")
-                await chat.until(lambda mounted=mounted: len(chat.screen.transcript.blocks) > mounted)
-                await chat.pilot.pause()
             await chat.pilot.press("ctrl+home")
-            await chat.until(lambda: "message 0" in chat.text())
+            await chat.until(lambda: chat.screen.transcript.earlier < MOST + 5 - SHOWN)
+            mounted = [block.text for block in chat.screen.transcript.blocks if isinstance(block, UserBlock)]
+            assert mounted == [f"message {number}" for number in range(MOST + 5 - len(mounted), MOST + 5)]
 
 
 async def test_a_reply_that_left_the_screen_comes_back_as_it_was(tmp_path: Path) -> None:
