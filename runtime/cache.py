@@ -163,8 +163,11 @@ class StagedState:
     rows: int
 
     def after(self, rows: int) -> RecurrentState:
-        window = self.inputs.shape[0] - self.rows
-        return RecurrentState(self.inputs[rows : rows + window], self.states[rows - 1 - self.rows])
+        width = self.inputs.shape[0] - self.rows
+        window = self.inputs[rows : rows + width]
+        if self.rows > width:  # of a prefill: its inputs are let go
+            window = window.clone()
+        return RecurrentState(window, self.states[rows - 1 - self.rows])
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -66,6 +67,7 @@ class _Pool:
         from kernels.cpu.jit import Compiler
 
         self.compiler = Compiler(target, cache)
+        self.seconds = 0.0
         self._memory = torch.zeros(native.POOL + 64, dtype=torch.uint8)
         self._pool = -(-self._memory.data_ptr() // 64) * 64
         pointer = ctypes.c_size_t
@@ -86,7 +88,9 @@ class _Pool:
         weakref.finalize(self, _end, stop, self._pool, workers, self._memory, self.compiler)
 
     def run(self, steps: int, count: int) -> None:
+        started = time.perf_counter()
         self._run(self._pool, steps, count)
+        self.seconds += time.perf_counter() - started
 
     @property
     def sleeping(self) -> int:
@@ -131,6 +135,11 @@ class Machine:
         self._program: Program | None = None
         self._calls: list[Call] = []
         self._packed: dict[tuple[int, str, tuple[int, ...]], tuple[Tensor | None, QuantTensor]] = {}
+
+    @property
+    def native_seconds(self) -> float:
+        """Time spent in native functions so far."""
+        return self._pool.seconds
 
     @property
     def sleeping(self) -> int:

@@ -61,6 +61,9 @@ def load_model(
         model = REGISTRY[config.architecture](weights, mtp_weights, config, table)
         weights.finish()
         mtp_weights.finish()
+        if table.machine:
+            model.warm_up()  # which packs all weights: the file's are not needed again
+            gguf.let_go()
     return LoadedModel(model, gguf, notices + weights.warnings)
 
 

@@ -293,6 +293,16 @@ class Qwen35:
         state.stage(Staged(tuple(ids), hidden, staged, each))
         return hidden
 
+    def warm_up(self) -> None:
+        """Do once what takes longer the first time, so that the first reply need not wait for it."""
+        state = self.new_state()
+        for _ in range(2):
+            hidden = self.forward([0], state)
+            state.commit()
+        self.logits(hidden)
+        if self.mtp:
+            self.draft_logits(self.draft([0], hidden, state, state.length - 1))
+
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """[T, H] → [T, V]. Give only the rows that are wanted: a row is 1 MB at the family's vocabulary."""

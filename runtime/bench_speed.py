@@ -1,0 +1,147 @@
+"""How fast a model loads, reads and writes on this machine.
+
+    python -m runtime.bench_speed MODEL.gguf [--context N ...] [--prefill N] [--tokens N] [--threads N] [--json]
+
+`load_s` is the time to the first token, packing and recording included. A decode step is one token through the trunk
+and the head; `python_ms` is the part of it that is not spent in native functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from kernels.op import Column
+from runtime.cores import physical_cores
+from runtime.engine import PREFILL_CHUNK
+from runtime.errors import UserError
+from runtime.models.loading import load_model
+from runtime.models.qwen35 import Qwen35
+
+_TOKEN = 9  # any: speed depends on none
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Medians over single tokens after `context` others."""
+
+    context: int
+    tok_per_s: float
+    cpu_ms: float  # of all threads, per token: not what other programs took
+    python_ms: float
+    gb_per_s: float  # of weights and cache
+
+
+@dataclass(frozen=True)
+class Report:
+    model: str
+    threads: int
+    ops: str
+    load_s: float
+    prefill_tokens: int
+    prefill_tok_per_s: float
+    decode: tuple[Decode, ...]
+    peak_mb: float
+
+
+def measure(path: Path, contexts: list[int], prefill: int, tokens: int, threads: int, ops: Column) -> Report:
+    """Raises UserError for files that cannot be run."""
+    torch.set_num_threads(threads)
+    started = time.perf_counter()
+    loaded = load_model(path, ops, threads=threads)
+    model = loaded.model
+    state = model.new_state()
+    hidden = model.forward([_TOKEN], state)
+    model.logits(hidden)
+    load = time.perf_counter() - started
+    weights = loaded.gguf.file_bytes
+    return Report(
+        model=path.name,
+        threads=threads,
+        ops=model.ops.column,
+        load_s=load,
+        prefill_tokens=prefill,
+        prefill_tok_per_s=_prefill(model, prefill),
+        decode=tuple(_decode(model, context, tokens, weights) for context in contexts),
+        peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (10 if sys.platform == "linux" else 20)),
+    )
+
+
+def _prefill(model: Qwen35, tokens: int) -> float:
+    rates = []
+    for _ in range(3):
+        state = model.new_state()
+        started = time.perf_counter()
+        model.logits(model.forward([_TOKEN] * tokens, state)[-1:])
+        rates.append(tokens / (time.perf_counter() - started))
+    return statistics.median(rates)
+
+
+def _decode(model: Qwen35, context: int, tokens: int, weights: int) -> Decode:
+    state = model.new_state()
+    while state.length < context:
+        model.forward([_TOKEN] * min(PREFILL_CHUNK, context - state.length), state)
+        state.commit()
+    walls, cpus, outside = [], [], []
+    for _ in range(tokens + 2):  # the first ones may record
+        native = model.ops.machine.native_seconds if model.ops.machine else 0.0
+        wall, cpu = time.perf_counter(), time.process_time()
+        hidden = model.forward([_TOKEN], state)
+        state.commit()
+        model.logits(hidden)[0].argmax().item()
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+        outside.append(walls[-1] - (model.ops.machine.native_seconds - native if model.ops.machine else 0.0))
+    step = statistics.median(walls[2:])
+    cache = sum(block.nbytes for block in state.kv.blocks)
+    return Decode(
+        context,
+        1 / step,
+        1e3 * statistics.median(cpus[2:]),
+        1e3 * statistics.median(outside[2:]),
+        (weights + cache) / step / 1e9,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m runtime.bench_speed", description="Measure a model's speed.")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--context", type=int, nargs="+", default=[128, 4096], metavar="N")
+    parser.add_argument("--prefill", type=int, default=512, metavar="N")
+    parser.add_argument("--tokens", type=int, default=32, metavar="N", help="decode steps to take the median of")
+    parser.add_argument("--threads", type=int, default=physical_cores())
+    parser.add_argument("--ops", choices=get_args(Column), default="cpu")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    try:
+        report = measure(options.model, options.context, options.prefill, options.tokens, options.threads, options.ops)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(asdict(report)))
+        return 0
+    print(f"{report.model}, {report.ops}, {report.threads} threads, {report.peak_mb:.0f} MB at most")
+    print(
+        f"first token after {report.load_s:.2f} s; "
+        f"prefill of {report.prefill_tokens}: {report.prefill_tok_per_s:.0f} tok/s"
+    )
+    for decode in report.decode:
+        print(
+            f"decode after {decode.context}: {decode.tok_per_s:.1f} tok/s, {decode.gb_per_s:.1f} GB/s, "
+            f"{decode.cpu_ms:.1f} ms of processor time, {decode.python_ms:.2f} ms in Python"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Both engines in turn on the same file with the same threads; not part of the tests.
+
+    python tests/bench_peer.py MODEL.gguf --peer PYTHON [--threads N] [--rounds N] [--context N ...] [--prefill N]
+
+PYTHON is an interpreter that has llama-cpp-python. Every round runs each engine in a process of its own; the ratios
+are of medians over the rounds, of wall-clock speed and of processor time, which other programs disturb less (with
+several threads it counts those that wait).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+PEER = """
+import json, resource, statistics, sys, time
+import llama_cpp
+path, threads, prefill, tokens, contexts = json.loads(sys.argv[1])
+started = time.perf_counter()
+room = max(*contexts, prefill) + 2 * tokens + 64
+model = llama_cpp.Llama(path, n_threads=threads, n_threads_batch=threads, n_ctx=room, n_batch=512, n_ubatch=512,
+                        verbose=False)
+model.eval([9])
+load = time.perf_counter() - started
+rates = []
+for _ in range(3):
+    model.reset()
+    started = time.perf_counter()
+    model.eval([9] * prefill)
+    rates.append(prefill / (time.perf_counter() - started))
+decode = []
+for context in contexts:
+    model.reset()
+    model.eval([9] * context)
+    walls, cpus = [], []
+    for _ in range(tokens + 2):
+        wall, cpu = time.perf_counter(), time.process_time()
+        model.eval([9])
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+    decode.append({"context": context, "tok_per_s": 1 / statistics.median(walls[2:]),
+                   "cpu_ms": 1e3 * statistics.median(cpus[2:])})
+print(json.dumps({"load_s": load, "prefill_tok_per_s": statistics.median(rates), "decode": decode,
+                  "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+"""
+
+
+def run(command: list[str]) -> dict[str, object]:
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def figures(report: dict[str, object]) -> dict[str, float]:
+    """Every figure by name."""
+    names = ("load_s", "prefill_tok_per_s", "peak_mb")
+    found = {name: float(report[name]) for name in names}  # type: ignore[arg-type]
+    for decode in report["decode"]:  # type: ignore[attr-defined]
+        for name in ("tok_per_s", "cpu_ms"):
+            found[f"decode {decode['context']} {name}"] = decode[name]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--peer", required=True)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--prefill", type=int, default=512)
+    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--context", type=int, nargs="+", default=[128, 4096])
+    options = parser.parse_args()
+    words = json.dumps([str(options.model), options.threads, options.prefill, options.tokens, options.context])
+    own = [
+        *(sys.executable, "-m", "runtime.bench_speed", str(options.model), "--json"),
+        *("--threads", str(options.threads), "--prefill", str(options.prefill), "--tokens", str(options.tokens)),
+        *("--context", *map(str, options.context)),
+    ]
+    ours, theirs = [], []
+    for _ in range(options.rounds):
+        ours.append(figures(run(own)))
+        theirs.append(figures(run([options.peer, "-c", PEER, words])))
+    for name in ours[0]:
+        a, b = (statistics.median(report[name] for report in reports) for reports in (ours, theirs))
+        better = a / b if name.endswith("per_s") else b / a
+        print(f"{name:28} {a:10.2f}   llama.cpp {b:10.2f}   {better:.2f} times as good")
+
+
+if __name__ == "__main__":
+    main()
