@@ -41,9 +41,13 @@ class Phrases:
         """One template expanded as a user would type it: openers, closers, case and typing mistakes."""
         return dress(r, expand(r, r.choice(self.templates), values), question)
 
-    def matches(self, text: str) -> bool:
-        """Whether `text` is one of the templates with anything in its fields, but for case and outer marks."""
-        return any(re.fullmatch(_pattern(t), normal(text)) for t in self.templates if fixed_words(t) >= 2)
+    def matches(self, text: str, fields: Mapping[str, str] = {}) -> bool:  # noqa: B006
+        """Whether `text` is one of the templates, but for case and marks; `fields` are patterns, by default any."""
+        return any(re.fullmatch(pattern, normal(text)) for pattern in self.patterns(fields))
+
+    def patterns(self, fields: Mapping[str, str] = {}) -> list[str]:  # noqa: B006
+        """A regular expression of each template."""
+        return [_pattern(t, fields) for t in self.templates]
 
 
 def expand(r: Random, template: str, values: Mapping[str, object]) -> list[Piece]:
@@ -63,21 +67,16 @@ def _choose(r: Random, template: str) -> str:
     return re.sub(r"  +", " ", template)
 
 
-def _pattern(template: str) -> str:
-    regex = re.escape(re.sub(r"[?!.,]", "", template.lower()))
+def _pattern(template: str, fields: Mapping[str, str]) -> str:
+    regex = re.escape(normal(template))
     regex = regex.replace(r"\[", "(?:").replace(r"\]", ")").replace(r"\|", "|")
-    return re.sub(r"\\\{\w+\\\}", ".+", regex).replace(r"\ ", " *")
+    regex = re.sub(r"\\\{(\w+)\\\}", lambda m: f"(?:{fields.get(m[1], '.+')})", regex)
+    return regex.replace(r"\ ", " *")
 
 
 def normal(text: str) -> str:
     """Lower case, without marks and double spaces: the form in which phrasings are compared."""
     return re.sub(r"\s+", " ", re.sub(r"[?!.,]", "", text.lower())).strip()
-
-
-def fixed_words(template: str) -> int:
-    """Words of a template outside its fields, alternatives counted once."""
-    fixed = re.sub(r"\{\w+\}|\|[^\[\]|]*", " ", template)
-    return len(re.findall(r"[\w']+", fixed))
 
 
 def dress(r: Random, pieces: list[Piece], question: bool = True) -> str:
