@@ -117,7 +117,8 @@ def _save_inverse(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
 
 
 def _inverse_gradient(ctx: Any, dX: Tensor) -> Tensor:
-    return _inverse_backward(ctx.saved_tensors[0], dX.contiguous())
+    gradient: Tensor = _inverse_backward(ctx.saved_tensors[0], dX.contiguous())
+    return gradient
 
 
 unit_lower_inverse.register_autograd(_inverse_gradient, setup_context=_save_inverse)
@@ -127,7 +128,7 @@ unit_lower_inverse.register_autograd(_inverse_gradient, setup_context=_save_inve
 def scan_chunks(U: Tensor, W: Tensor, K: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     """V'_n = U_n − W_n S_n and S_{n+1} = d_n S_n + K_nᵀ V'_n from S_0 = 0.
 
-    U [G, N, C, dv], W and K [G, N, C, dk], d [G, N] → V' [G, N, C, dv] and S [G, N, dk, dv], the state before each chunk.
+    U [G, N, C, dv], W and K [G, N, C, dk], d [G, N] → V' [G, N, C, dv] and the states S_n [G, N, dk, dv].
     """
     G, N, _, dv = U.shape
     written = torch.empty_like(U, memory_format=torch.contiguous_format)
@@ -174,7 +175,10 @@ def _save_scan(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tenso
 
 
 def _scan_gradient(ctx: Any, dwritten: Tensor, dstates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _scan_backward(*ctx.saved_tensors, dwritten.contiguous(), dstates.contiguous())
+    gradients: tuple[Tensor, Tensor, Tensor, Tensor] = _scan_backward(
+        *ctx.saved_tensors, dwritten.contiguous(), dstates.contiguous()
+    )
+    return gradients
 
 
 scan_chunks.register_autograd(_scan_gradient, setup_context=_save_scan)

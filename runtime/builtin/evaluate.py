@@ -94,9 +94,7 @@ def run(answers: Answers, chosen: Sequence[Case], tour: Tour) -> list[Outcome]:
         for i, m in zip(live, made, strict=True):
             replies[i].append(m)
             histories[i].append({"role": "assistant", "content": m.reply, "reasoning_content": m.thought})
-    return [
-        Outcome(c, tuple(r), holds(c.expectation, r[-1].reply, tour)) for c, r in zip(chosen, replies, strict=True)
-    ]
+    return [Outcome(c, tuple(r), holds(c.expectation, r[-1].reply, tour)) for c, r in zip(chosen, replies, strict=True)]
 
 
 def figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:

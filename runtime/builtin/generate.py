@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn import functional
 
 from runtime.builtin.model import DeltaBlock, LanguageModel, LayerState
 from runtime.builtin.prompt import render, take_apart
@@ -56,7 +55,9 @@ class Generator:
 
     def answer(self, requests: Sequence[Request]) -> list[Generated]:
         """One reply each, in the order of the requests."""
-        prompts = [self.tokenizer.encode(render(q.messages, q.thinking), add_special_tokens=False).ids for q in requests]
+        prompts = [
+            self.tokenizer.encode(render(q.messages, q.thinking), add_special_tokens=False).ids for q in requests
+        ]
         order = sorted(range(len(requests)), key=lambda i: len(prompts[i]))
         results: dict[int, Generated] = {}
         for start in range(0, len(order), self.batch):
@@ -103,7 +104,7 @@ class Generator:
         for made in generated:
             ids = [*made.prompt, *made.ids]
             T = len(ids)
-            padded = F.pad(torch.tensor([ids]), (0, -T % self.model.config.chunk + depth + 1))
+            padded = functional.pad(torch.tensor([ids]), (0, -T % self.model.config.chunk + depth + 1))
             n = padded.shape[1] - depth - 1
             packed = self.model.packed(torch.zeros(1, n, dtype=torch.long), torch.arange(n).unsqueeze(0))
             hidden = self.model.hidden(padded[:, :n], packed)

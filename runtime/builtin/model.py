@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from runtime.builtin.delta import chunked_delta_rule, delta_step
 
@@ -123,8 +123,9 @@ class Block(nn.Module):
 
     def feed_forward(self, x: Tensor) -> Tensor:
         h = self.post_attention_norm(x)
-        gate, up = F.linear(h, torch.cat([self.ffn_gate.weight, self.ffn_up.weight])).chunk(2, -1)
-        return x + self.ffn_down(F.silu(gate) * up)
+        gate, up = functional.linear(h, torch.cat([self.ffn_gate.weight, self.ffn_up.weight])).chunk(2, -1)
+        out: Tensor = x + self.ffn_down(functional.silu(gate) * up)
+        return out
 
 
 class DeltaBlock(Block):
@@ -151,9 +152,9 @@ class DeltaBlock(Block):
         T = x.shape[1]
         conv = mixed * w[:, -1]
         for j in range(1, c.conv):
-            conv = conv + F.pad(mixed[:, : T - j], (0, 0, j, 0)) * packed.same[j - 1] * w[:, -1 - j]
+            conv = conv + functional.pad(mixed[:, : T - j], (0, 0, j, 0)) * packed.same[j - 1] * w[:, -1 - j]
         with torch.autocast(x.device.type, enabled=False):
-            q, k, v = self._heads(F.silu(conv.float()))
+            q, k, v = self._heads(functional.silu(conv.float()))
             g = self._decay(alpha) + packed.reset
             o = chunked_delta_rule(q, k, v, g, beta.float().sigmoid(), c.chunk)
         return self.feed_forward(x + self._output(o, z))
@@ -167,14 +168,14 @@ class DeltaBlock(Block):
             state.memory = mixed.new_zeros(x.shape[0], c.value_heads, c.state_dim, c.state_dim)
         window = torch.cat([state.window, mixed.unsqueeze(1)], 1)
         state.window = window[:, 1:]
-        q, k, v = self._heads(F.silu((window * self.ssm_conv1d.weight.T).sum(1)))
+        q, k, v = self._heads(functional.silu((window * self.ssm_conv1d.weight.T).sum(1)))
         o, state.memory = delta_step(state.memory, q, k, v, self._decay(alpha), beta.sigmoid())
         return self.feed_forward(x + self._output(o, z))
 
     def _project(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         c = self.config
         weight = torch.cat([self.attn_qkv.weight, self.attn_gate.weight, self.ssm_alpha.weight, self.ssm_beta.weight])
-        parts = F.linear(h, weight).split(
+        parts = functional.linear(h, weight).split(
             [2 * c.key_width + c.value_width, c.value_width, c.value_heads, c.value_heads], -1
         )
         return parts[0], parts[1], parts[2], parts[3]
@@ -189,10 +190,12 @@ class DeltaBlock(Block):
         return q, k, v.unflatten(-1, (c.value_heads, c.state_dim))
 
     def _decay(self, alpha: Tensor) -> Tensor:
-        return -self.ssm_a_log.exp() * F.softplus(alpha.float() + self.ssm_dt.bias)
+        return -self.ssm_a_log.exp() * functional.softplus(alpha.float() + self.ssm_dt.bias)
 
     def _output(self, o: Tensor, z: Tensor) -> Tensor:
-        gated = self.ssm_norm(o) * F.silu(z.float()).unflatten(-1, (self.config.value_heads, self.config.state_dim))
+        gated = self.ssm_norm(o) * functional.silu(z.float()).unflatten(
+            -1, (self.config.value_heads, self.config.state_dim)
+        )
         out: Tensor = self.ssm_out(gated.flatten(-2))
         return out
 
@@ -216,7 +219,7 @@ class AttentionBlock(Block):
         c = self.config
         width = c.kv_heads * c.head_dim
         weight = torch.cat([self.attn_q.weight, self.attn_k.weight, self.attn_v.weight])
-        qg, k, v = F.linear(h, weight).split([c.heads * 2 * c.head_dim, width, width], -1)
+        qg, k, v = functional.linear(h, weight).split([c.heads * 2 * c.head_dim, width, width], -1)
         q, gate = qg.unflatten(-1, (c.heads, 2 * c.head_dim)).chunk(2, -1)
         q = rope(self.attn_q_norm(q).transpose(1, 2), cos, sin)
         k = rope(self.attn_k_norm(k.unflatten(-1, (c.kv_heads, c.head_dim))).transpose(1, 2), cos, sin)
@@ -225,7 +228,7 @@ class AttentionBlock(Block):
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, mask: Tensor | None) -> Tensor:
         ratio = self.config.heads // self.config.kv_heads
         k, v = k.repeat_interleave(ratio, 1), v.repeat_interleave(ratio, 1)
-        o = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, attn_mask=mask)
+        o = functional.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, attn_mask=mask)
         o = o.transpose(1, 2).flatten(-2) * gate.sigmoid()
         return self.feed_forward(x + self.attn_output(o))
 
@@ -271,6 +274,7 @@ class LanguageModel(nn.Module):
         ]
         self.blk = nn.ModuleList([*trunk, MTPBlock(config)])
         self.output_norm = RMSNorm(config.hidden)
+        self.frequencies: Tensor
         turns = torch.arange(0, config.rope_dim, 2).float() / config.rope_dim
         self.register_buffer("frequencies", config.rope_base**-turns, persistent=False)
         self._initialise()
@@ -304,7 +308,7 @@ class LanguageModel(nn.Module):
     def packed(self, document: Tensor, position: Tensor) -> Packed:
         """Masks of a batch: `document` [B, T] numbers the documents of a row, `position` [B, T] is for RoPE."""
         T = document.shape[1]
-        before = [F.pad(document[:, : T - j], (j, 0), value=-1) for j in range(1, self.config.conv)]
+        before = [functional.pad(document[:, : T - j], (j, 0), value=-1) for j in range(1, self.config.conv)]
         same = torch.stack([b == document for b in before]).float().unsqueeze(-1)
         cos, sin = self.angles(position.unsqueeze(1))
         visible = (document.unsqueeze(2) == document.unsqueeze(1)).tril().unsqueeze(1)
@@ -320,7 +324,7 @@ class LanguageModel(nn.Module):
         return out
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.token_embd.weight)
+        return functional.linear(hidden, self.token_embd.weight)
 
     def drafts(self, hidden: Tensor, ids: Tensor, packed: Packed, depth: int) -> list[Tensor]:
         """What the MTP block makes of each position, for `depth` drafts in a row: normed states [B, T, hidden].

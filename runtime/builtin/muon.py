@@ -44,19 +44,19 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            by_shape: defaultdict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+            by_shape: defaultdict[torch.Size, list[tuple[nn.Parameter, Tensor]]] = defaultdict(list)
             for p in group["params"]:
                 if p.grad is not None:
-                    by_shape[p.shape].append(p)
+                    by_shape[p.shape].append((p, p.grad))
             for shape, matrices in by_shape.items():
                 directions = []
-                for p in matrices:
+                for p, gradient in matrices:
                     state = self.state[p]
                     if not state:
                         state["momentum"] = torch.zeros_like(p)
-                    state["momentum"].lerp_(p.grad, 1 - group["momentum"])
-                    directions.append(torch.lerp(p.grad, state["momentum"], group["momentum"]))
+                    state["momentum"].lerp_(gradient, 1 - group["momentum"])
+                    directions.append(torch.lerp(gradient, state["momentum"], group["momentum"]))
                 updates = orthogonalise(torch.stack(directions), dtype=self.dtype)
                 scale = max(1.0, shape[0] / shape[1]) ** 0.5
-                for p, update in zip(matrices, updates, strict=True):
+                for (p, _), update in zip(matrices, updates, strict=True):
                     p.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-group["lr"] * scale)

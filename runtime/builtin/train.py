@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from runtime.builtin.batches import EMPTY, Batch, batches
 from runtime.builtin.corpus.mix import Stage
@@ -151,14 +151,14 @@ def losses(model: LanguageModel, batch: Batch, p: Plan, config: TrainConfig) -> 
 
 def _same(document: Tensor, distance: int) -> Tensor:
     """Whether the token `distance` further belongs to the same document [B, T]."""
-    later = F.pad(document[:, distance:], (0, distance), value=EMPTY)
+    later = functional.pad(document[:, distance:], (0, distance), value=EMPTY)
     return ((later == document) & (document != EMPTY)).long()
 
 
 def _cross_entropy(model: LanguageModel, hidden: Tensor, target: Tensor, weight: Tensor) -> Tensor:
     take = weight > 0
     w = weight[take].float()
-    each = F.cross_entropy(model.logits(hidden[take]).float(), target[take], reduction="none")
+    each = functional.cross_entropy(model.logits(hidden[take]).float(), target[take], reduction="none")
     return (each * w).sum() / w.sum()
 
 
@@ -167,7 +167,7 @@ def _distil(model: LanguageModel, state: Tensor, hidden: Tensor, j: int, weight:
     take = weight[:, : weight.shape[1] - j - 1] > 0
     with torch.no_grad():
         target = model.logits(hidden[:, j + 1 :][take]).float().softmax(-1)
-    return F.cross_entropy(model.logits(state[:, : state.shape[1] - j - 1][take]).float(), target)
+    return functional.cross_entropy(model.logits(state[:, : state.shape[1] - j - 1][take]).float(), target)
 
 
 def optimisers(model: LanguageModel, config: TrainConfig, bf16: bool) -> tuple[Muon, torch.optim.AdamW]:
@@ -231,7 +231,7 @@ class Run:
         }
         part = self.checkpoint.with_suffix(".part")
         torch.save(body, part)
-        os.replace(part, self.checkpoint)
+        part.replace(self.checkpoint)
 
     def advance(self) -> Losses:
         """One step."""
@@ -245,7 +245,7 @@ class Run:
             result = losses(self.model, self.data.batch(p), p, self.config)
         if not torch.isfinite(result.total):
             raise TrainError(f"The loss is no longer finite at step {self.step}; the last checkpoint is kept.")
-        result.total.backward()  # type: ignore[no-untyped-call]
+        result.total.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.muon.step()
         self.adam.step()
@@ -313,19 +313,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m runtime.builtin.train", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the folder of the run; an existing run goes on")
     parser.add_argument("--tour", type=Path, default=DEFAULT_TOUR, help="what the app exported of itself")
-    parser.add_argument("--tokens", type=float, default=TrainConfig.tokens, help="training tokens in all")
+    parser.add_argument("--tokens", type=float, default=TrainConfig().tokens, help="training tokens in all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto")
     parser.add_argument("--no-compile", action="store_true", help="run without torch.compile")
     parser.add_argument("--stop-at", type=int, help="stop after this step, to go on later")
     options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    torch.set_flush_denormal(True)
     fast_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     bf16 = options.precision == "bf16" or (options.precision == "auto" and fast_bf16)
     try:
         run = Run(options.out, TrainConfig(tokens=int(options.tokens), seed=options.seed), options.tour, bf16)
+        torch.set_num_threads(options.threads)
+        torch.set_flush_denormal(True)
         if not options.no_compile:
             run.compile()
         train(run, options.stop_at)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from random import Random
+from typing import get_args
 
 from runtime.builtin.corpus.dialogue import Turn
 from runtime.builtin.corpus.grammar import Phrases
 from runtime.builtin.corpus.registry import World, intent
 from runtime.builtin.corpus.talk import load
-from runtime.builtin.corpus.tour import Entry, Tour
+from runtime.builtin.corpus.tour import Entry, Kind, Tour
 from runtime.builtin.corpus.values import syllables
 
 WHAT = Phrases(
@@ -227,7 +228,7 @@ def _wish(r: Random, entry: Entry) -> str:
 
 @intent(2, filler=0.3)
 def which_are_there(r: Random, world: World) -> Turn:
-    kind = r.choice(("command", "key", "setting"))
+    kind = r.choice(get_args(Kind))
     names = "\n".join(f"- `{e.name}`" for e in world.tour.of_kind(kind))
     return Turn(LIST[kind].typed(r), f"The {kind}s are:\n\n{names}", f"I list the {kind}s.")
 

@@ -53,7 +53,7 @@ SINGLES = tuple(
 )
 PHRASES = {
     **{f"{name}{i}": ask.phrases for name, family in FAMILIES.items() for i, ask in enumerate(family.asks)},
-    **{reply: phrases for reply, phrases in SINGLES},
+    **dict(SINGLES),
 }
 FRAMES = Phrases(
     """

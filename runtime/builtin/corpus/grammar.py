@@ -11,13 +11,33 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import NamedTuple
 
-OPENERS = (
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def alternatives(text: str) -> tuple[str, ...]:
+    return tuple(text.split("|"))
+
+
+OPENERS = alternatives(
     "hey, |ok, |so, |please, |hi, |hello! |well, |a question: |tell me, |hm, |next question: |sorry, |one more: |and "
-    "|quick question: |good, |alright, |hi there, |hey there! |now, |oh, |also, |um, |by the way, |hi! |okay so |right, "
-    "|thanks. |cool, |great! |i see. |last one: |help: |ah, |then |nice. |excuse me, |yo, |just wondering, |listen, "
-).split("|")
-CLOSERS = "| please| please?| thanks| thank you| :)| now?|, please.| then?|, thanks!| pls| for me| ?|...|!".split("|")
-SHORTHAND = {"you": "u", "please": "pls", "are": "r", "what": "wat", "because": "cuz", "thanks": "thx", "going to": "gonna"}
+    "|quick question: |good, |alright, |hi there, |hey there! |now, |oh, |also, |um, |by the way, |hi! |okay so "
+    "|right, |thanks. |cool, |great! |i see. |last one: |help: |ah, |then |nice. |excuse me, |yo, |listen, "
+    "|just wondering, "
+)
+CLOSERS = alternatives(
+    "| please| please?| thanks| thank you| :)| now?|, please.| then?|, thanks!| pls| for me| ?|...|!"
+)
+SHORTHAND = {
+    "you": "u",
+    "please": "pls",
+    "are": "r",
+    "what": "wat",
+    "because": "cuz",
+    "thanks": "thx",
+    "going to": "gonna",
+}
 KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
 
@@ -33,19 +53,19 @@ class Phrases:
         rows = lines.splitlines() if isinstance(lines, str) else lines
         self.templates = tuple(row.strip() for row in rows if row.strip())
 
-    def plain(self, r: Random, values: Mapping[str, object] = {}) -> str:  # noqa: B006
+    def plain(self, r: Random, values: Mapping[str, object] = {}) -> str:
         """One template expanded, as written."""
         return "".join(p.text for p in expand(r, r.choice(self.templates), values))
 
-    def typed(self, r: Random, values: Mapping[str, object] = {}, question: bool = True) -> str:  # noqa: B006
+    def typed(self, r: Random, values: Mapping[str, object] = {}, question: bool = True) -> str:
         """One template expanded as a user would type it: openers, closers, case and typing mistakes."""
         return dress(r, expand(r, r.choice(self.templates), values), question)
 
-    def matches(self, text: str, fields: Mapping[str, str] = {}) -> bool:  # noqa: B006
+    def matches(self, text: str, fields: Mapping[str, str] = {}) -> bool:
         """Whether `text` is one of the templates, but for case and marks; `fields` are patterns, by default any."""
         return any(re.fullmatch(pattern, normal(text)) for pattern in self.patterns(fields))
 
-    def patterns(self, fields: Mapping[str, str] = {}) -> list[str]:  # noqa: B006
+    def patterns(self, fields: Mapping[str, str] = {}) -> list[str]:
         """A regular expression of each template."""
         return [_pattern(t, fields) for t in self.templates]
 
@@ -63,7 +83,7 @@ def expand(r: Random, template: str, values: Mapping[str, object]) -> list[Piece
 
 def _choose(r: Random, template: str) -> str:
     while (inner := re.search(r"\[([^\[\]]*)\]", template)) is not None:
-        template = template[: inner.start()] + r.choice(inner[1].split("|")) + template[inner.end() :]
+        template = template[: inner.start()] + r.choice(alternatives(inner[1])) + template[inner.end() :]
     return re.sub(r"  +", " ", template)
 
 

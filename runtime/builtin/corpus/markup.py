@@ -7,30 +7,30 @@ from random import Random
 from runtime.builtin.corpus import values
 from runtime.builtin.corpus.dialogue import Turn
 from runtime.builtin.corpus.facts import FAMILIES
-from runtime.builtin.corpus.grammar import Phrases, listed, sentence
+from runtime.builtin.corpus.grammar import Phrases, listed, sentence, words
 from runtime.builtin.corpus.registry import World, intent
 
 CATEGORIES = {
-    "fruits": "apple pear banana cherry grape lemon mango peach plum orange".split(),
-    "vegetables": "carrot potato tomato cabbage onion spinach pea bean pumpkin lettuce".split(),
-    "animals": "cat dog horse cow sheep fox bear wolf rabbit lion".split(),
-    "birds": "eagle owl swan duck crow robin sparrow parrot penguin raven".split(),
-    "colours": "red blue green yellow purple orange pink black white brown".split(),
-    "planets": "Mercury Venus Earth Mars Jupiter Saturn Uranus Neptune".split(),
-    "weekdays": "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split(),
+    "fruits": words("apple pear banana cherry grape lemon mango peach plum orange"),
+    "vegetables": words("carrot potato tomato cabbage onion spinach pea bean pumpkin lettuce"),
+    "animals": words("cat dog horse cow sheep fox bear wolf rabbit lion"),
+    "birds": words("eagle owl swan duck crow robin sparrow parrot penguin raven"),
+    "colours": words("red blue green yellow purple orange pink black white brown"),
+    "planets": words("Mercury Venus Earth Mars Jupiter Saturn Uranus Neptune"),
+    "weekdays": words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday"),
     "months": values.MONTHS,
-    "countries": "France Germany Italy Spain Japan China India Brazil Canada Egypt".split(),
-    "cities": "Paris Berlin Rome Madrid Tokyo Beijing London Cairo Vienna Lima".split(),
-    "sports": "football tennis swimming running cycling basketball hockey golf rowing boxing".split(),
-    "instruments": "piano guitar violin flute drum trumpet cello harp clarinet organ".split(),
-    "languages": "English French German Spanish Italian Chinese Japanese Arabic Russian Hindi".split(),
-    "numbers": "1 2 3 4 5 6 7 8 9 10".split(),
-    "letters": "a b c d e f g h i j".split(),
-    "trees": "oak pine birch maple willow beech ash elm fir cedar".split(),
-    "flowers": "rose tulip daisy lily poppy violet orchid iris sunflower daffodil".split(),
-    "drinks": "water tea coffee milk juice cocoa lemonade beer wine cider".split(),
-    "tools": "hammer saw drill pliers file axe wrench screwdriver spade rake".split(),
-    "programming languages": "Python C Java Rust Go JavaScript Ruby Haskell Lisp Swift".split(),
+    "countries": words("France Germany Italy Spain Japan China India Brazil Canada Egypt"),
+    "cities": words("Paris Berlin Rome Madrid Tokyo Beijing London Cairo Vienna Lima"),
+    "sports": words("football tennis swimming running cycling basketball hockey golf rowing boxing"),
+    "instruments": words("piano guitar violin flute drum trumpet cello harp clarinet organ"),
+    "languages": words("English French German Spanish Italian Chinese Japanese Arabic Russian Hindi"),
+    "numbers": words("1 2 3 4 5 6 7 8 9 10"),
+    "letters": words("a b c d e f g h i j"),
+    "trees": words("oak pine birch maple willow beech ash elm fir cedar"),
+    "flowers": words("rose tulip daisy lily poppy violet orchid iris sunflower daffodil"),
+    "drinks": words("water tea coffee milk juice cocoa lemonade beer wine cider"),
+    "tools": words("hammer saw drill pliers file axe wrench screwdriver spade rake"),
+    "programming languages": words("Python C Java Rust Go JavaScript Ruby Haskell Lisp Swift"),
 }
 COUNTS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven"}
 NAME_SOME = Phrases(
@@ -172,7 +172,10 @@ def numbered(r: Random, world: World) -> Turn:
 
 @intent(1)
 def tasks(r: Random, world: World) -> Turn:
-    items = [f"{r.choice(('buy', 'call', 'clean', 'find', 'write', 'pay', 'read'))} {values.word(r, world)}" for _ in range(3)]
+    items = [
+        f"{r.choice(('buy', 'call', 'clean', 'find', 'write', 'pay', 'read'))} {values.word(r, world)}"
+        for _ in range(3)
+    ]
     user = TASKS.typed(r, {"x": _joined(r, items)}, question=False)
     return Turn(user, "\n".join(f"- [ ] {item}" for item in items), "A list of tasks with boxes.")
 

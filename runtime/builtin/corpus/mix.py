@@ -92,7 +92,10 @@ def _recall(r: Random, world: World, stage: Stage) -> tuple[list[Turn], str]:
     if stage == "copying":
         told, between = r.choices((1, 2), (4, 1))[0], r.choice((0, 0, 1))
     else:
-        told, between = r.choices((1, 2, 3, 4), (50, 28, 15, 7))[0], r.choices(range(8), (24, 20, 16, 12, 9, 7, 7, 5))[0]
+        told, between = (
+            r.choices((1, 2, 3, 4), (50, 28, 15, 7))[0],
+            r.choices(range(8), (24, 20, 16, 12, 9, 7, 7, 5))[0],
+        )
     if stage == "long":
         between = r.randint(8, 20)
     turns: list[Turn] = []
@@ -139,5 +142,3 @@ def _other(r: Random, world: World, known: list[recall.Fact]) -> recall.Fact:
         fact = recall.draw(r, world)
         if not any(recall.close(fact, other) for other in known):
             return fact
-
-

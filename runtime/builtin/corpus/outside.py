@@ -13,7 +13,7 @@ from runtime.builtin.corpus.registry import Intent, World
 from runtime.builtin.corpus.talk import load
 
 TABLES = load("outside.toml")
-LISTS = {
+LISTS: dict[str, tuple[str, ...]] = {
     name: tuple(item.strip() for item in text.replace("\n", " ").split(",")) for name, text in TABLES["lists"].items()
 }
 PHRASES = {name: Phrases(table["frames"]) for name, table in TABLES.items() if "frames" in table}

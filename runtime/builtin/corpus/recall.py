@@ -246,7 +246,8 @@ def close(a: Fact, b: Fact) -> bool:
 def tell_together(r: Random, facts: list[Fact]) -> Turn:
     """All of them in one message."""
     parts = [
-        r.choice(("{o} {l} is {v}", "{o} {l} is {v}", "{o} {l}: {v}")).format(o=f.owner, l=f.label, v=f.value) for f in facts
+        r.choice(("{o} {l} is {v}", "{o} {l} is {v}", "{o} {l}: {v}")).format(o=f.owner, l=f.label, v=f.value)
+        for f in facts
     ]
     user = r.choice((f"{', '.join(parts[:-1])} and {parts[-1]}", ", ".join(parts), ". ".join(map(sentence, parts))))
     user = Phrases(["{t}", "{t}", "remember: {t}", "note this: {t}", "about me: {t}"]).typed(r, {"t": user}, False)
@@ -278,7 +279,9 @@ def everything(r: Random, facts: list[Fact]) -> Turn:
     """What do you know of me?"""
     user = EVERYTHING.typed(r)
     if not facts:
-        return Turn(user, "You have not told me anything yet.", "The user has told me nothing so far.", weight=RECALL_WEIGHT)
+        return Turn(
+            user, "You have not told me anything yet.", "The user has told me nothing so far.", weight=RECALL_WEIGHT
+        )
     summary = listed([f"{f.subject} is {f.value}" for f in facts])
     return Turn(user, f"You told me that {summary}.", f"The user told me: {summary}.", weight=RECALL_WEIGHT)
 

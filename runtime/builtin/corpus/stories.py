@@ -6,7 +6,7 @@ from random import Random
 
 from runtime.builtin.corpus import values
 from runtime.builtin.corpus.dialogue import Turn
-from runtime.builtin.corpus.grammar import Phrases, article, sentence
+from runtime.builtin.corpus.grammar import Phrases, alternatives, article, sentence
 from runtime.builtin.corpus.registry import World, intent
 
 ASK = Phrases(
@@ -66,13 +66,13 @@ PLOTS = (
     "and mended it together. Now it belonged to both of them, and it was better than before.",
     "One winter {n} the {a0} lost the way to {p}. The snow was deep and the night was dark. Far away {a2} lit a lamp. "
     "{n} followed the light and was home before morning. Since then a lamp burns there every night.",
-    "{n} the {a0} wanted to see the sea. The way from {p} was long. {A2} said: take {t} with you, you will need it. {n} "
-    "walked for seven days, saw the sea, and came back with a shell and a thousand things to tell.",
+    "{n} the {a0} wanted to see the sea. The way from {p} was long. {A2} said: take {t} with you, you will need it. "
+    "{n} walked for seven days, saw the sea, and came back with a shell and a thousand things to tell.",
     "There was a locked door in {p}. {n} the {a0} had {t}, and {a2} had a key. Neither opened the door alone. Together "
     "they tried, and behind it was a garden full of flowers. They left the door open for all.",
 )
-PLACES = "a quiet forest,a small village,a big city,a green valley,an old castle,a garden by the sea,a house on a hill".split(
-    ","
+PLACES = alternatives(
+    "a quiet forest|a small village|a big city|a green valley|an old castle|a garden by the sea|a house on a hill"
 )
 POEM = Phrases(
     """
@@ -108,10 +108,24 @@ def story(r: Random, world: World) -> Turn:
         user = ANY.typed(r)
         wish = "a story"
     else:
-        wish = r.choice((article(hero), f"{article(hero)} named {name}", f"{name} the {hero}", f"{article(hero)} and {article(helper)}"))
+        wish = r.choice(
+            (
+                article(hero),
+                f"{article(hero)} named {name}",
+                f"{name} the {hero}",
+                f"{article(hero)} and {article(helper)}",
+            )
+        )
         user = ASK.typed(r, {"x": wish})
     text = r.choice(PLOTS).format(
-        a=article(hero), a0=hero, n=name, p=r.choice(PLACES), t=article(thing), t0=thing, a2=article(helper), a20=helper,
+        a=article(hero),
+        a0=hero,
+        n=name,
+        p=r.choice(PLACES),
+        t=article(thing),
+        t0=thing,
+        a2=article(helper),
+        a20=helper,
         A2=sentence(article(helper)),
     )
     return Turn(user, sentence(text), f"The user wants {wish}. The hero is {name} the {hero}.")

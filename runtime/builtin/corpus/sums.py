@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 
 from runtime.builtin.corpus.dialogue import Turn
-from runtime.builtin.corpus.grammar import Phrases, sentence
+from runtime.builtin.corpus.grammar import Phrases, sentence, words
 from runtime.builtin.corpus.registry import World, intent
 from runtime.builtin.corpus.values import NAMES
 
@@ -129,7 +129,7 @@ LOSS = (
     "of {a} {x} {b} are gone. how many are left",
 )
 GAINS, LOSSES = Phrases(GAIN), Phrases(LOSS)
-COUNTED = "apples books coins eggs cards stones cats sweets stamps pens marbles balls cookies cups flowers euros".split()
+COUNTED = words("apples books coins eggs cards stones cats sweets stamps pens marbles balls cookies cups flowers euros")
 
 
 def add_steps(a: int, b: int) -> list[str]:
@@ -169,7 +169,9 @@ def multiply_steps(a: int, d: int) -> list[str]:
         x = a // 10**i % 10
         total = x * d + carry
         product = f"{x} × {d} = {x * d}" + (f", plus {carry} = {total}" if i else "")
-        steps.append(f"{PLACES[i]}: {product}" + (f", write {total % 10} carry {total // 10}" if i < digits - 1 else ""))
+        steps.append(
+            f"{PLACES[i]}: {product}" + (f", write {total % 10} carry {total // 10}" if i < digits - 1 else "")
+        )
         carry = total // 10
     return steps
 
@@ -289,7 +291,9 @@ def continued(r: Random, world: World) -> list[Turn]:
     if r.random() < 0.5 or b > start:
         user = Phrases("plus {b}\nand plus {b}\nadd {b}\nadd {b} to that\nnow add {b}\nand {b} more").typed(r, {"b": b})
         return [first, worked(user, f"{start} + {b}", add_steps(start, b), start + b)]
-    user = Phrases("minus {b}\nand minus {b}\nsubtract {b}\nsubtract {b} from that\nnow take away {b}").typed(r, {"b": b})
+    user = Phrases("minus {b}\nand minus {b}\nsubtract {b}\nsubtract {b} from that\nnow take away {b}").typed(
+        r, {"b": b}
+    )
     return [first, worked(user, f"{start} - {b}", subtract_steps(start, b), start - b)]
 
 

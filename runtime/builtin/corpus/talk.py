@@ -30,7 +30,18 @@ def _turn(name: str, r: Random, world: World) -> Turn:
 
 
 def _asks(name: str) -> bool:
-    return name not in ("greeting", "thanks", "goodbye", "tired", "happy", "sad", "praise", "insult", "agree", "apology")
+    return name not in (
+        "greeting",
+        "thanks",
+        "goodbye",
+        "tired",
+        "happy",
+        "sad",
+        "praise",
+        "insult",
+        "agree",
+        "apology",
+    )
 
 
 INTENTS = tuple(

@@ -4,65 +4,88 @@ from __future__ import annotations
 
 from random import Random
 
+from runtime.builtin.corpus.grammar import words
 from runtime.builtin.corpus.registry import World
 
-NAMES = (
-    "Anna Ben Clara David Emma Felix Greta Hugo Iris Jonas Karla Leo Mia Noah Olivia Paul Rosa Sam Tina Uwe Walter Yara "
-    "Zoe Adam Bella Carl Diana Erik Fiona George Hanna Ivan Julia Kevin Laura Martin Nina Oscar Petra Quinn Robert Sofia "
-    "Thomas Ursula Victor Wendy Xavier Yusuf Zara Amir Bianca Chen Dalia Elias Farah Gita Hiro Ines Jamal Kira Liam Maya "
-    "Nils Omar Priya Rafael Sana Tariq Uma Viktor Wei Ximena Alice Bob Carol Dave Eve Frank Grace Heidi Judy Mallory Niko "
-    "Oleg Peggy Ralf Sybil Trent Lena Marco Elena Pavel Ingrid Soren Bjorn Chloe Dmitri Esther Fatima Gustav Hassan Isabel "
-    "Jakob Katya Lars Magnus Nadia Otto Paula Rita Stefan Tomas Viola Charlotte Benjamin Mohammed Aisha Kofi Mei Sven"
-).split()
-WORDS = (
-    "apple river stone cloud tiger candle window garden silver pepper rocket violin anchor copper marble lantern forest "
-    "harbor meadow thunder pebble canyon orchid saddle beacon bridge button castle desert engine feather guitar hammer "
-    "island jacket kettle ladder mirror needle ocean paper rabbit shadow table umbrella valley wagon yellow basket bottle "
-    "carpet dragon flower hunter jungle kitten lemon magnet monkey orange planet pocket pumpkin ribbon salmon school spider "
-    "summer temple tomato tunnel turtle winter wizard blanket cabbage captain diamond fountain giraffe hamster library "
-    "machine morning nothing picture rainbow scissors station teacher thursday triangle vegetable welcome because computer "
-    "elephant language mountain question sandwich strawberry telephone tomorrow butterfly chocolate knowledge crocodile "
-    "helicopter refrigerator banana coffee music people money water house light green happy bread chair cat dog sun moon "
-    "tree book fish bird rain snow door hand foot king milk ship star wind zero bee hello letter pencil sugar holiday"
-).split()
-COLOURS = (
-    "red blue green yellow purple orange pink black white brown grey turquoise violet silver gold crimson teal navy lime "
-    "beige indigo maroon olive coral amber lilac bronze scarlet mint cream"
-).split()
-ANIMALS = (
-    "cat dog fox rabbit owl horse mouse bear wolf frog turtle duck hamster parrot snake goat lion tiger hedgehog squirrel "
-    "penguin badger beaver crow deer donkey otter raven seal swan"
-).split()
-FOODS = (
-    "pizza pasta rice soup bread cheese cake salad noodles sushi tacos curry pancakes chocolate potatoes beans mango grapes "
-    "lasagne dumplings omelette risotto hummus waffles burgers goulash ramen paella porridge"
-).split()
-DRINKS = "tea coffee water milk cocoa lemonade cider juice ginger-ale lassi espresso".split()
-TOWNS = (
-    "Hamburg Lyon Porto Osaka Boston Chicago Dallas Milan Kyoto Bergen Leeds Malmo Ghent Basel Graz Oslo Paris Berlin Rome "
-    "Madrid Vienna Prague Lima Cairo Toronto Sydney Mumbai Seoul Dublin Zurich Naples Bristol Nice Kazan Austin Denver"
-).split()
-JOBS = (
-    "teacher nurse baker pilot farmer writer doctor painter singer driver lawyer gardener engineer student cook tailor "
-    "plumber librarian carpenter dentist electrician translator waiter musician programmer postman"
-).split()
-HOBBIES = (
-    "chess painting hiking climbing knitting cooking football tennis swimming running gardening fishing dancing reading "
-    "photography cycling sailing pottery karate yoga skiing archery baking birdwatching singing surfing"
-).split()
-SUBJECTS = "maths history physics biology art music geography chemistry latin sports drawing".split()
-SEASONS = "spring summer autumn winter".split()
-WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MONTHS = "January February March April May June July August September October November December".split()
-THINGS = (
-    "bike car house boat tent laptop phone guitar piano camera desk chair lamp sofa jacket hat coat umbrella bag suitcase "
-    "box key book notebook letter parcel ticket plant tree garden door window kettle cup bottle plate knife robot drone "
-    "train bus server router printer keyboard monitor project team company shop school hotel street band film game recipe "
-    "song painting poem essay report meeting flight order invoice account badge locker safe table room office kitchen"
-).split()
-ONSETS = "b br c ch d dr f fl g gr h j k kl l m n p pr qu r s sh st t th tr v w x y z bl sl sp sn".split()
-VOWELS = "a e i o u ai ea io ou ee y".split()
-CODAS = ("n r l s t m k d x nd rk th ck sh p" + " " * 6).split(" ")
+NAMES = words(
+    """
+    Anna Ben Clara David Emma Felix Greta Hugo Iris Jonas Karla Leo Mia Noah Olivia Paul Rosa Sam Tina Uwe Walter
+    Yara Zoe Adam Bella Carl Diana Erik Fiona George Hanna Ivan Julia Kevin Laura Martin Nina Oscar Petra Quinn
+    Robert Sofia Thomas Ursula Victor Wendy Xavier Yusuf Zara Amir Bianca Chen Dalia Elias Farah Gita Hiro Ines
+    Jamal Kira Liam Maya Nils Omar Priya Rafael Sana Tariq Uma Viktor Wei Ximena Alice Bob Carol Dave Eve Frank
+    Grace Heidi Judy Mallory Niko Oleg Peggy Ralf Sybil Trent Lena Marco Elena Pavel Ingrid Soren Bjorn Chloe Dmitri
+    Esther Fatima Gustav Hassan Isabel Jakob Katya Lars Magnus Nadia Otto Paula Rita Stefan Tomas Viola Charlotte
+    Benjamin Mohammed Aisha Kofi Mei Sven
+    """
+)
+WORDS = words(
+    """
+    apple river stone cloud tiger candle window garden silver pepper rocket violin anchor copper marble lantern
+    forest harbor meadow thunder pebble canyon orchid saddle beacon bridge button castle desert engine feather
+    guitar hammer island jacket kettle ladder mirror needle ocean paper rabbit shadow table umbrella valley wagon
+    yellow basket bottle carpet dragon flower hunter jungle kitten lemon magnet monkey orange planet pocket pumpkin
+    ribbon salmon school spider summer temple tomato tunnel turtle winter wizard blanket cabbage captain diamond
+    fountain giraffe hamster library machine morning nothing picture rainbow scissors station teacher thursday
+    triangle vegetable welcome because computer elephant language mountain question sandwich strawberry telephone
+    tomorrow butterfly chocolate knowledge crocodile helicopter refrigerator banana coffee music people money water
+    house light green happy bread chair cat dog sun moon tree book fish bird rain snow door hand foot king milk ship
+    star wind zero bee hello letter pencil sugar holiday
+    """
+)
+COLOURS = words(
+    """
+    red blue green yellow purple orange pink black white brown grey turquoise violet silver gold crimson teal navy
+    lime beige indigo maroon olive coral amber lilac bronze scarlet mint cream
+    """
+)
+ANIMALS = words(
+    """
+    cat dog fox rabbit owl horse mouse bear wolf frog turtle duck hamster parrot snake goat lion tiger hedgehog
+    squirrel penguin badger beaver crow deer donkey otter raven seal swan
+    """
+)
+FOODS = words(
+    """
+    pizza pasta rice soup bread cheese cake salad noodles sushi tacos curry pancakes chocolate potatoes beans mango
+    grapes lasagne dumplings omelette risotto hummus waffles burgers goulash ramen paella porridge
+    """
+)
+DRINKS = words("tea coffee water milk cocoa lemonade cider juice ginger-ale lassi espresso")
+TOWNS = words(
+    """
+    Hamburg Lyon Porto Osaka Boston Chicago Dallas Milan Kyoto Bergen Leeds Malmo Ghent Basel Graz Oslo Paris Berlin
+    Rome Madrid Vienna Prague Lima Cairo Toronto Sydney Mumbai Seoul Dublin Zurich Naples Bristol Nice Kazan Austin
+    Denver
+    """
+)
+JOBS = words(
+    """
+    teacher nurse baker pilot farmer writer doctor painter singer driver lawyer gardener engineer student cook
+    tailor plumber librarian carpenter dentist electrician translator waiter musician programmer postman
+    """
+)
+HOBBIES = words(
+    """
+    chess painting hiking climbing knitting cooking football tennis swimming running gardening fishing dancing
+    reading photography cycling sailing pottery karate yoga skiing archery baking birdwatching singing surfing
+    """
+)
+SUBJECTS = words("maths history physics biology art music geography chemistry latin sports drawing")
+SEASONS = words("spring summer autumn winter")
+WEEKDAYS = words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+MONTHS = words("January February March April May June July August September October November December")
+THINGS = words(
+    """
+    bike car house boat tent laptop phone guitar piano camera desk chair lamp sofa jacket hat coat umbrella bag
+    suitcase box key book notebook letter parcel ticket plant tree garden door window kettle cup bottle plate knife
+    robot drone train bus server router printer keyboard monitor project team company shop school hotel street band
+    film game recipe song painting poem essay report meeting flight order invoice account badge locker safe table
+    room office kitchen
+    """
+)
+ONSETS = words("b br c ch d dr f fl g gr h j k kl l m n p pr qu r s sh st t th tr v w x y z bl sl sp sn")
+VOWELS = words("a e i o u ai ea io ou ee y")
+CODAS = (*words("n r l s t m k d x nd rk th ck sh p"), *[""] * 6)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 DIGITS = "0123456789"
 
@@ -140,11 +163,15 @@ def code(r: Random, world: World) -> str:
 
 def date(r: Random, world: World) -> str:
     month, day = r.choice(MONTHS), r.randint(1, 28)
-    return r.choice((f"{month} {day}", f"{day} {month}", f"the {day}th of {month}", f"{month} {day}, {r.randint(1950, 2024)}"))
+    return r.choice(
+        (f"{month} {day}", f"{day} {month}", f"the {day}th of {month}", f"{month} {day}, {r.randint(1950, 2024)}")
+    )
 
 
 def clock(r: Random, world: World) -> str:
-    return r.choice((f"{r.randint(1, 12)} {r.choice(('am', 'pm'))}", f"{r.randint(0, 23)}:{r.choice(('00', '15', '30', '45'))}"))
+    return r.choice(
+        (f"{r.randint(1, 12)} {r.choice(('am', 'pm'))}", f"{r.randint(0, 23)}:{r.choice(('00', '15', '30', '45'))}")
+    )
 
 
 def town(r: Random, world: World) -> str:
