@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Self, cast
 
 from chatapp.log import Log
@@ -15,7 +16,7 @@ from chatapp.log import Log
 _MAX_LINE = 64 << 20  # bytes of a line without an end, after which it is no message
 _GRACE = 0.5  # seconds for the last output of a process that has ended
 _SILENT = 2.0  # seconds to end after closing its stdout
-_PATIENCE = (2.0, 1.0, 5.0)  # seconds to end after EOF, SIGTERM, SIGKILL
+PATIENCE = (2.0, 1.0, 5.0)  # seconds to end after EOF, SIGTERM, SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,13 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         """Close its stdin, at which it ends, and use force if it does not."""
         if stdin := self._transport.get_pipe_transport(0):
             stdin.close()
-        for patience, force in zip(_PATIENCE, (self._terminate, self.kill, lambda: None), strict=True):
+        forces: tuple[Callable[[], None], ...] = (self._terminate, self.kill)
+        for patience, force in zip_longest(PATIENCE, forces):
             await asyncio.wait([self.exit], timeout=patience)
             if self.exit.done():
                 break
-            force()
+            if force is not None:
+                force()
         self._transport.close()
 
     def _terminate(self) -> None:

@@ -75,11 +75,11 @@ class _Placeholders:
             return text
         before, _, after = text.partition(core)
         self._texts.append(core)
-        return f"{before}{self._nonce}{str(len(self._texts) - 1).translate(_DIGITS)}{after}"
+        return f"{before}{self._nonce}{f'{len(self._texts) - 1:08}'.translate(_DIGITS)}{after}"
 
     def split(self, rendered: str) -> tuple[list[str], list[str]]:
         """What the template wrote, n + 1 stretches, and the n texts between them. Raises TemplateError."""
-        parts = re.split(f"{self._nonce}([\ue000-\ue009]{{1,9}})", rendered)
+        parts = re.split(f"{self._nonce}([\ue000-\ue009]{{8}})", rendered)
         own, numbers = parts[::2], [int(number.translate(_NUMERALS)) for number in parts[1::2]]
         if any(map(_PRIVATE.search, own)) or max(numbers, default=-1) >= len(self._texts):
             raise TemplateError("The model's chat template cuts messages apart, which is not supported.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,7 +16,9 @@ from runtime.models.qwen35 import Qwen35
 from runtime.pool import StatePool
 from runtime.protocol import FinishReason
 from runtime.sampling import Sampler, SamplingParams
+from runtime.speculative import DraftLength, FixedLength, draft, step_times
 
+_REMEMBERED_LENGTHS = 64  # conversations
 PREFILL_CHUNK = 512  # tokens; also the longest wait for a cancel during prefill
 
 
@@ -50,6 +53,7 @@ class Request:
     stop_ids: frozenset[int]
     max_tokens: int | None = None  # None: to the end of the context
     thought: Thought | None = None
+    drafts: int | None = None  # per step; None: as many as pay
     boundaries: tuple[int, ...] = ()  # prompt lengths, ascending, to which a later prompt may want to come back
 
 
@@ -65,11 +69,16 @@ class Prefilled:
 @dataclass(frozen=True)
 class NewToken:
     id: int
+    drafted: bool = False
 
 
 @dataclass(frozen=True)
 class Done:
+    """`drafted`, `accepted`: tokens of the whole reply."""
+
     reason: FinishReason
+    drafted: int = 0
+    accepted: int = 0
 
 
 Step = Prefilled | NewToken | Done
@@ -82,6 +91,8 @@ class Engine:
         self.model = model
         self.context_length = context_length
         self.pool = pool
+        self._step_times = step_times()
+        self._lengths: dict[str, DraftLength] = {}  # of conversations, the last one used last
 
     def generate(self, conversation: str, request: Request, cancelled: Callable[[], bool]) -> Iterator[Step]:
         """Yields Prefilled at least once, then each NewToken (a stop token too), and ends with Done.
@@ -97,7 +108,7 @@ class Engine:
         with self.pool.lend(conversation, request.prompt) as state:
             yield from self._prefill(state, request.prompt, request.boundaries, cancelled)
             if state.length == len(request.prompt):
-                yield from self._decode(state, request, cancelled)
+                yield from self._decode(conversation, state, request, cancelled)
             else:
                 yield Done("cancelled")
 
@@ -129,33 +140,75 @@ class Engine:
                 state.checkpoint()
             yield Prefilled(stop, total, cached)
 
-    def _decode(self, state: SequenceState, request: Request, cancelled: Callable[[], bool]) -> Iterator[Step]:
-        sampler = Sampler(request.sampling, request.prompt, self.model.vocabulary)
+    def _decode(
+        self, conversation: str, state: SequenceState, request: Request, cancelled: Callable[[], bool]
+    ) -> Iterator[Step]:
+        if state.last_hidden is None:
+            raise ContextError("There is nothing to answer: the prompt is empty.")
         room = self.context_length - len(request.prompt)
-        limit = room if request.max_tokens is None else min(room, request.max_tokens)
-        watch = _ThoughtWatch(request.thought)
-        generated = 0
-        reason: FinishReason = "stop"
-        while generated < limit:
-            if cancelled():
-                yield Done("cancelled")
+        reply = _Reply(request, self.model.vocabulary, room)
+        length = self._draft_length(conversation, request)
+        drafted = accepted = 0
+        if cancelled():
+            yield Done("cancelled")
+            return
+        new = reply.take(self.model.logits(state.last_hidden[None])[0])
+        while True:
+            yield from map(NewToken, new)
+            if reply.ended or cancelled():
+                yield Done(reply.ended or "cancelled", drafted, accepted)
                 return
-            if state.last_hidden is None:
-                raise NumbersError("The prompt is empty.")
-            logits = self.model.logits(state.last_hidden[None])[0]
-            _check(logits)
-            token = sampler.sample(logits)
-            new = watch.follow(token)
-            for id in new[: limit - generated]:
-                generated += 1
-                sampler.accept(id)
-                yield NewToken(id)
-            if token in request.stop_ids and new == (token,):
-                yield Done("budget" if watch.forced else reason)
-                return
-            self.model.forward(new, state)
-            state.commit()
-        yield Done("length")
+            started = time.perf_counter()
+            count = min(length.choose(), reply.room - 1) if len(new) == 1 else 0
+            drafts = draft(self.model, state, new[-1], count, reply.sampler)
+            hidden = self.model.forward((*new, *drafts), state, each=bool(drafts))
+            logits = self.model.logits(hidden[len(new) - 1 :])  # of the last new token and of each draft
+            kept, rows = len(new), 0
+            while True:
+                new = reply.take(logits[rows])
+                if rows == len(drafts) or new != (drafts[rows],) or reply.ended:
+                    break
+                rows += 1
+            state.commit(kept + rows)
+            drafted, accepted = drafted + len(drafts), accepted + rows
+            length.record(len(drafts), rows, time.perf_counter() - started)
+            yield from (NewToken(id, drafted=True) for id in drafts[:rows])
+
+    def _draft_length(self, conversation: str, request: Request) -> DraftLength | FixedLength:
+        if self.model.mtp is None:
+            return FixedLength(0)
+        if request.drafts is not None:
+            return FixedLength(request.drafts)
+        length = self._lengths.pop(conversation, None) or DraftLength(self._step_times)
+        self._lengths[conversation] = length
+        while len(self._lengths) > _REMEMBERED_LENGTHS:
+            del self._lengths[next(iter(self._lengths))]
+        return length
+
+
+class _Reply:
+    """A reply as it grows, token by token, and when it ends."""
+
+    def __init__(self, request: Request, vocabulary: int, room: int) -> None:
+        self.sampler = Sampler(request.sampling, request.prompt, vocabulary)
+        self.room = room if request.max_tokens is None else min(room, request.max_tokens)  # tokens still to come
+        self.ended: FinishReason | None = None
+        self._stop_ids = request.stop_ids
+        self._watch = _ThoughtWatch(request.thought)
+
+    def take(self, logits: Tensor) -> tuple[int, ...]:
+        """The next token for `logits` [V], or the forced end of a thought; sets `ended`."""
+        _check(logits)
+        token = self.sampler.sample(logits)
+        new = self._watch.follow(token)[: self.room]
+        for id in new:
+            self.sampler.accept(id)
+        self.room -= len(new)
+        if new == (token,) and token in self._stop_ids:
+            self.ended = "budget" if self._watch.forced else "stop"
+        elif self.room == 0:
+            self.ended = "length"
+        return new
 
 
 class _ThoughtWatch:

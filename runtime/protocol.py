@@ -154,12 +154,16 @@ class PromptProgress:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """More text of one channel. `n_tokens` tokens were generated since the last Delta."""
+    """More text of one channel. `n_tokens` tokens were generated since the last Delta.
+
+    `drafted`: the parts of `text`, from one index to another, that were drafted and accepted.
+    """
 
     request_id: str
     channel: Channel
     text: str
     n_tokens: int
+    drafted: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

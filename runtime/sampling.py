@@ -1,4 +1,4 @@
-"""From logits to a token: penalties, temperature, min-p, top-k, top-p, seeded draws."""
+"""From logits to a token: penalties, temperature, min-p, top-k, top-p, seeded choice."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from runtime.errors import UserError
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 class SamplingError(UserError):
@@ -56,6 +60,10 @@ class Sampler:
     4. top-k: tokens below the k-th best are out, ties with it stay;
     5. top-p: of what is left, the smallest set of best tokens whose probabilities reach top_p stays; of equals the
        lower id comes first.
+
+    The choice is an exponential race: the token with the least noise/probability wins. The noise depends on the seed,
+    the place in the reply and the token alone, so at one place the same logits give the same token however often it is
+    asked for, and similar distributions, a draft's and the model's, mostly agree.
     """
 
     def __init__(self, params: SamplingParams, prompt_ids: Sequence[int], vocab_size: int) -> None:
@@ -65,43 +73,32 @@ class Sampler:
         if params.repetition_penalty != 1:
             self._seen[torch.tensor(prompt_ids, dtype=torch.long)] = True
         self._penalised = params.repetition_penalty != 1 or params.presence_penalty != 0
-        self._generator = torch.Generator()
-        self._generator.manual_seed(int.from_bytes(os.urandom(7), "little") if params.seed is None else params.seed)
+        self._seed = int.from_bytes(os.urandom(7), "little") if params.seed is None else params.seed
+        self._length = 0
 
     def accept(self, token: int) -> None:
         """`token` is now part of the reply."""
         self._reply[token] = True
+        self._length += 1
 
     def sample(self, logits: Tensor, drafted: Sequence[int] = ()) -> int:
-        """A token for `logits` [V]. Greedy at temperature 0, the lowest id of equals. Raises SamplingError."""
+        """A token for `logits` [V], of the place after the reply and `drafted`. Raises SamplingError.
+
+        `drafted`: tokens taken for accepted, after those that are; they count for the penalties. Greedy at temperature
+        0, the lowest id of equals.
+        """
         ids, probabilities = self._candidates(logits, drafted)
-        return int(ids[self._draw(probabilities)])
+        if len(ids) == 1:
+            return int(ids[0])
+        noise = _exponential(self._seed, self._length + len(drafted), ids)
+        return int(ids[(noise / probabilities).argmin()])
 
     def probabilities(self, logits: Tensor, drafted: Sequence[int] = ()) -> Tensor:
-        """The distribution [V] that `sample` draws from, float32, on the device of `logits`. Raises SamplingError.
-
-        `drafted`: tokens taken for accepted, after those that are; they count for the penalties.
-        """
+        """The distribution [V] that `sample` draws from, float32, on the device of `logits`. Raises SamplingError."""
         ids, probabilities = self._candidates(logits, drafted)
         distribution = torch.zeros(logits.shape, dtype=torch.float32, device=logits.device)
         distribution[ids.to(logits.device)] = probabilities.to(logits.device, torch.float32)
         return distribution
-
-    def draw(self, distribution: Tensor) -> int:
-        """An index of `distribution` [N], which need not sum to 1."""
-        return self._draw(distribution.to("cpu", torch.float64))
-
-    def uniform(self) -> float:
-        """A random number in [0, 1), from the same seed."""
-        return float(torch.rand((), dtype=torch.float64, generator=self._generator))
-
-    def _draw(self, weights: Tensor) -> int:
-        if len(weights) == 1:
-            return 0
-        cumulative = weights.cumsum(0)
-        # From the right: an index of weight 0 is never hit. Rounding may push the last product up to the sum itself.
-        at = torch.searchsorted(cumulative, self.uniform() * float(cumulative[-1]), right=True)
-        return min(int(at), int(weights.nonzero()[-1]))
 
     def _candidates(self, logits: Tensor, drafted: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Ids, ascending, and probabilities, float64, both on the CPU."""
@@ -113,13 +110,14 @@ class Sampler:
         if params.temperature == 0:
             return (logits == best).nonzero()[:1, 0].cpu(), torch.ones(1, dtype=torch.float64)
         least = best + params.temperature * math.log(params.min_p) if params.min_p > 0 else -math.inf
+        total = None
         if 0 < params.top_k < len(logits):
             least = max(least, float(torch.topk(logits, params.top_k, sorted=False).values.min()))
         elif params.top_p < 1:
-            least = max(least, self._nucleus_floor(logits, best, least))
+            least, total = self._nucleus(logits, best, least)
         ids = (logits >= least).nonzero()[:, 0]
-        scaled = (logits[ids].to("cpu", torch.float64) - best) / params.temperature
-        return _top_p(ids.cpu(), torch.softmax(scaled, 0), params.top_p)
+        weights = ((logits[ids].to("cpu", torch.float64) - best) / params.temperature).exp()
+        return _top_p(ids.cpu(), weights, params.top_p, float(weights.sum()) if total is None else total)
 
     def _penalise(self, logits: Tensor, drafted: Sequence[int]) -> Tensor:
         """Float32 logits after the penalties."""
@@ -137,28 +135,48 @@ class Sampler:
         values -= params.presence_penalty * reply[ids]
         return logits.to(torch.float32, copy=True).index_copy_(0, ids, values)
 
-    def _nucleus_floor(self, logits: Tensor, best: float, least: float) -> float:
-        """A logit at or below the smallest one that top-p keeps: found without sorting the whole vocabulary."""
+    def _nucleus(self, logits: Tensor, best: float, least: float) -> tuple[float, float]:
+        """A logit at or below the smallest one that top-p keeps, and the weight of all from `least` on.
+
+        Weights are relative to the best token's. Found without sorting the whole vocabulary.
+        """
         scaled = (logits - best) / self.params.temperature
-        mass = torch.where(logits >= least, scaled, -math.inf).logsumexp(0)
+        total = float(scaled.exp().masked_fill(logits < least, 0).sum())
         for k in (64, 1024, 16384):
             if k < len(logits):
-                top = torch.topk(logits, k).values
-                kept = torch.exp((top - best) / self.params.temperature - mass).sum()
+                top = torch.topk(scaled, k)
                 # A little more than needed, since float32 sums round.
-                if float(kept) >= self.params.top_p + 1e-4:
-                    return float(top[-1])
-        return least
+                if float(top.values.exp().sum()) >= (self.params.top_p + 1e-4) * total:
+                    return max(least, float(logits[top.indices[-1]])), total
+        return least, total
 
 
-def _top_p(ids: Tensor, probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
-    if top_p == 1:
-        return ids, probabilities
-    descending, order = torch.sort(probabilities, descending=True, stable=True)
-    before = descending.cumsum(0) - descending
-    keep = order[before < top_p].sort().values
-    kept = probabilities[keep]
-    return ids[keep], kept / kept.sum()
+def _top_p(ids: Tensor, weights: Tensor, top_p: float, total: float) -> tuple[Tensor, Tensor]:
+    """The nucleus, of `weights` [N] that are the largest of `total`: its ids, and its probabilities."""
+    if top_p < 1:
+        descending, order = torch.sort(weights, descending=True, stable=True)
+        before = (descending.cumsum(0) - descending) / total
+        keep = order[before < top_p].sort().values
+        ids, weights = ids[keep], weights[keep]
+    return ids, weights / weights.sum()
+
+
+def _exponential(seed: int, place: int, ids: Tensor) -> Tensor:
+    """Standard exponential noise [N], float64, for tokens `ids` [N] at a place of the reply: hashed, not drawn in turn.
+
+    The hash is SplitMix64 (Steele, Lea, Flood 2014), its starting point mixed from seed and place.
+    """
+    start = _mix(_mix(np.array([seed], np.uint64)) + np.uint64(place))
+    bits = _mix(start + ids.numpy().astype(np.uint64) * _GAMMA)
+    uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return torch.from_numpy(-np.log(uniform))
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = x + _GAMMA
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def _require(satisfied: bool, requirement: str, value: float | None) -> None:

@@ -129,8 +129,8 @@ class _Reply:
             case Prefilled():
                 self.prompt = step
                 yield PromptProgress(self.request_id, step.done, step.total, step.cached)
-            case NewToken(id):
-                yield from self._token(id)
+            case NewToken(id, drafted):
+                yield from self._token(id, drafted)
             case Done():
                 yield from self._flush(self.text.finish())
                 yield self._finished(step)
@@ -139,7 +139,7 @@ class _Reply:
         """The reply as the next prompt's history holds it."""
         return Message("assistant", self.texts["answer"], self.texts["thinking"])
 
-    def _token(self, id: int) -> Iterator[Event]:
+    def _token(self, id: int, drafted: bool) -> Iterator[Event]:
         now = self.clock()
         self.last_token = now
         if self.first_token is None:
@@ -155,15 +155,16 @@ class _Reply:
             self.text = _ChannelText(self.tokenizer)
             return
         self.thinking_tokens += self.channel == "thinking"
-        self.text.push(id)
+        self.text.push(id, drafted)
         if now - self.flushed >= _FLUSH_SECONDS:
             yield from self._flush(self.text.take())
 
-    def _flush(self, text: str) -> Iterator[Event]:
-        if text:
+    def _flush(self, pieces: list[_Piece]) -> Iterator[Event]:
+        if pieces:
             self.flushed = self.clock()
+            text = "".join(piece.text for piece in pieces)
             self.texts[self.channel] += text
-            yield Delta(self.request_id, self.channel, text, self.unsent)
+            yield Delta(self.request_id, self.channel, text, self.unsent, _drafted_spans(pieces))
             self.unsent = 0
 
     def _finished(self, done: Done) -> Finished:
@@ -175,6 +176,8 @@ class _Reply:
             cached_tokens=self.prompt.cached,
             prefilled_tokens=self.prompt.done - self.prompt.cached,
             generated_tokens=self.generated,
+            drafted=done.drafted,
+            accepted=done.accepted,
             ttft_ms=None if first is None else 1000 * (first - self.started),
             decode_tok_per_s=steps / (last - first) if first is not None and steps > 0 and last > first else None,
             thinking_tokens=self.thinking_tokens,
@@ -185,26 +188,57 @@ class _Reply:
         return Finished(self.request_id, done.reason, stats, thought_closed=self.channel == "answer")
 
 
+@dataclass(frozen=True)
+class _Piece:
+    text: str
+    drafted: bool
+
+
+def _drafted_spans(pieces: list[_Piece]) -> tuple[tuple[int, int], ...]:
+    """Where, in the pieces' joined text, accepted drafts stand; neighbours as one."""
+    spans: list[tuple[int, int]] = []
+    at = 0
+    for piece in pieces:
+        end = at + len(piece.text)
+        if piece.drafted and at < end:
+            if spans and spans[-1][1] == at:
+                spans[-1] = spans[-1][0], end
+            else:
+                spans.append((at, end))
+        at = end
+    return tuple(spans)
+
+
 class _ChannelText:
     """A channel's text as it comes: no line breaks at its start, no white space at its end."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._decoder = StreamDecoder(tokenizer)
-        self._pending = ""
+        self._pending: list[_Piece] = []
         self._begun = False
 
-    def push(self, id: int) -> None:
-        self._pending += self._decoder.push(id)
+    def push(self, id: int, drafted: bool) -> None:
+        self._add(self._decoder.push(id), drafted)
 
-    def take(self) -> str:
+    def take(self) -> list[_Piece]:
         """What can be shown: white space at the end waits for the text after it."""
-        if not self._begun:
-            self._pending = self._pending.lstrip("\r\n")
-        ready = self._pending.rstrip()
-        self._pending = self._pending[len(ready) :]
-        self._begun = self._begun or bool(ready)
+        last = max((i for i, piece in enumerate(self._pending) if not piece.text.isspace()), default=None)
+        if last is None:
+            return []
+        piece = self._pending[last]
+        shown = piece.text.rstrip()
+        ready = [*self._pending[:last], _Piece(shown, piece.drafted)]
+        rest = _Piece(piece.text[len(shown) :], piece.drafted)
+        self._pending = [*([rest] if rest.text else []), *self._pending[last + 1 :]]
         return ready
 
-    def finish(self) -> str:
-        self._pending += self._decoder.finish()
+    def finish(self) -> list[_Piece]:
+        self._add(self._decoder.finish(), False)
         return self.take()
+
+    def _add(self, text: str, drafted: bool) -> None:
+        if not self._begun:
+            text = text.lstrip("\r\n")
+            self._begun = bool(text)
+        if text:
+            self._pending.append(_Piece(text, drafted))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from torch import Tensor
 
@@ -14,6 +14,9 @@ from runtime.models.config import ModelError
 # Tensors that the family's files may hold and that text generation does not use.
 SKIPPED = ("rope_freqs.weight",)
 
+# What the file of an MTP block alone repeats of its trunk.
+SIDECAR_SKIPPED = (*SKIPPED, "token_embd.weight", "output.weight", "output_norm.weight")
+
 # A converter that forgets the + 1 leaves a mean near 0, one that adds it twice a mean near 2.
 _NORM_MEANS = (0.25, 1.75)
 
@@ -21,13 +24,20 @@ _NORM_MEANS = (0.25, 1.75)
 class Weights:
     """Hands out the tensors of a GGUF file by name; `finish` complains of what nobody took."""
 
-    def __init__(self, gguf: GGUFFile, *, keep_packed: bool, progress: Callable[[int, int], None]) -> None:
-        """`progress(done, total)` hears of the bytes taken."""
+    def __init__(
+        self,
+        gguf: GGUFFile,
+        *,
+        keep_packed: bool,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        skipped: Collection[str] = SKIPPED,
+    ) -> None:
+        """`progress(done, total)` hears of the bytes taken; nobody needs to take the `skipped` tensors."""
         self._gguf = gguf
         self._keep_packed = keep_packed
         self._progress = progress
         self._done, self._total = 0, sum(info.nbytes for info in gguf.tensors.values())
-        self._left = set(gguf.tensors) - set(SKIPPED)
+        self._left = set(gguf.tensors) - set(skipped)
         self._norm_means: list[float] = []
 
     def has(self, name: str) -> bool:

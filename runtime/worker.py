@@ -102,7 +102,9 @@ class Worker:
 
     def _load(self, command: Load) -> None:
         from runtime.loading import open_chat_model
+        from runtime.models.loading import check_model
 
+        check_model(command.path)
         self._chat = None  # the old model's memory is free before the new one needs it
         last = -1
 
@@ -144,9 +146,7 @@ class Worker:
             message, kind = explain(error)
             if kind in ("internal", "memory") and self._chat:
                 self._chat.engine.pool.clear()
-            detail = traceback.format_exc()
-            _log.error("%s", detail)
-            self._emit(Failed(message, kind, detail, request_id))
+            self._emit(Failed(message, kind, traceback.format_exc(), request_id))
 
 
 def explain(error: Exception) -> tuple[str, Failure]:

@@ -1,1 +1,78 @@
-"""Colour themes: TOML files turned into Textual themes."""
+"""The colours of the chat: one TOML file per theme."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+DEFAULT = "ink"
+
+_COLOURS = (
+    "primary",
+    "secondary",
+    "accent",
+    "foreground",
+    "background",
+    "surface",
+    "panel",
+    "success",
+    "warning",
+    "error",
+)
+
+
+class ThemeError(Exception):
+    """A theme file cannot be used; the message is a sentence for the user."""
+
+
+def load_themes() -> list[Theme]:
+    """The themes that come with the program, by name."""
+    files = [file for file in resources.files("themes").iterdir() if file.name.endswith(".toml")]
+    return [parse_theme(file.read_text("utf-8"), Path(file.name).stem) for file in sorted(files, key=lambda f: f.name)]
+
+
+def parse_theme(text: str, name: str) -> Theme:
+    """A theme from its TOML: `dark`, a colour for each role, and a table `variables` of any others.
+
+    Raises ThemeError.
+    """
+    try:
+        body = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ThemeError(f"The theme {name} is not valid TOML: {error}.") from error
+    dark, variables = body.pop("dark", True), body.pop("variables", {})
+    if not isinstance(dark, bool) or not isinstance(variables, dict):
+        raise ThemeError(f"The theme {name} needs `dark` as true or false, and `variables` as a table.")
+    if unknown := sorted(body.keys() - set(_COLOURS)):
+        raise ThemeError(f"The theme {name} has no use for {', '.join(unknown)}.")
+    if "primary" not in body:
+        raise ThemeError(f"The theme {name} has no primary colour.")
+    colours = {role: _colour(value, role, name) for role, value in body.items()}
+    return Theme(
+        name,
+        colours["primary"],
+        colours.get("secondary"),
+        colours.get("warning"),
+        colours.get("error"),
+        colours.get("success"),
+        colours.get("accent"),
+        colours.get("foreground"),
+        colours.get("background"),
+        colours.get("surface"),
+        colours.get("panel"),
+        dark=dark,
+        variables={key: str(value) for key, value in variables.items()},
+    )
+
+
+def _colour(value: Any, role: str, name: str) -> str:
+    try:
+        Color.parse(str(value))
+    except ColorParseError as error:
+        raise ThemeError(f"The theme {name} has {value!r} as its {role}, which is no colour.") from error
+    return str(value)

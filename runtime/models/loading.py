@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from kernels.op import Column, OpTable
-from runtime.gguf import GGUFError, GGUFFile
+from runtime.errors import UserError
+from runtime.gguf import GGUFFile
 from runtime.models.config import ModelConfig, ModelError
 from runtime.models.qwen35 import Qwen35
-from runtime.weights import Weights
+from runtime.weights import SIDECAR_SKIPPED, Weights
 
 REGISTRY = {"qwen35": Qwen35, "qwen35moe": Qwen35}
 
@@ -35,17 +37,62 @@ class LoadedModel:
 def load_model(
     path: Path | str, ops: Column = "reference", progress: Callable[[int, int], None] = lambda done, total: None
 ) -> LoadedModel:
-    """Open and load a GGUF file of the family. Raises GGUFError or ModelError, each one sentence for the user."""
-    gguf = GGUFFile.open(Path(path))
-    try:
+    """Open and load a GGUF file of the family. Raises GGUFError or ModelError, each one sentence for the user.
+
+    A file without an MTP block drafts with the one of a sidecar, `mtp-*.gguf`, that lies beside it and fits.
+    """
+    with contextlib.ExitStack() as files:
+        gguf = files.enter_context(GGUFFile.open(Path(path)))
         config, notices = _describe(gguf)
-        weights = Weights(gguf, keep_packed=not _fits_unpacked(gguf), progress=progress)
-        model = REGISTRY[config.architecture](weights, config, OpTable(ops))
+        keep_packed = not _fits_unpacked(gguf)
+        weights = mtp_weights = Weights(gguf, keep_packed=keep_packed, progress=progress)
+        if not config.mtp_layers and (sidecar := find_sidecar(gguf, config)):
+            files.enter_context(sidecar)
+            config = dataclasses.replace(config, mtp_layers=1)
+            notices = [f"Drafts come from {sidecar.path.name}, which lies beside the model."]
+            mtp_weights = Weights(sidecar, keep_packed=keep_packed, skipped=SIDECAR_SKIPPED)
+        model = REGISTRY[config.architecture](weights, mtp_weights, config, OpTable(ops))
         weights.finish()
-    except BaseException:
-        gguf.close()
-        raise
+        mtp_weights.finish()
     return LoadedModel(model, gguf, notices + weights.warnings)
+
+
+def find_sidecar(gguf: GGUFFile, config: ModelConfig) -> GGUFFile | None:
+    """The MTP block for this model that lies beside it in a file of its own, if there is just one."""
+    found = []
+    for path in sorted(gguf.path.parent.glob("mtp-*.gguf")):
+        try:
+            sidecar = GGUFFile.open(path)
+        except UserError:
+            continue
+        if _fits(sidecar, gguf, config):
+            found.append(sidecar)
+        else:
+            sidecar.close()
+    if len(found) == 1:
+        return found[0]
+    for sidecar in found:
+        sidecar.close()
+    return None
+
+
+def _fits(sidecar: GGUFFile, gguf: GGUFFile, config: ModelConfig) -> bool:
+    """Whether a sidecar is of the same shape and, where both files say so, of the same model."""
+    if f"blk.{config.layers}.nextn.eh_proj.weight" not in sidecar.tensors:
+        return False
+    try:
+        other = ModelConfig.from_metadata(sidecar.metadata)
+    except ModelError:
+        return False
+    same = dataclasses.replace(other, mtp_layers=0, trained_context=config.trained_context) == config
+    bases = [file.metadata.get("general.basename") for file in (sidecar, gguf)]
+    return same and (None in bases or bases[0] == bases[1])
+
+
+def check_model(path: Path | str) -> None:
+    """Raises what `load_model` would raise for a file that is no model of the family, without reading weights."""
+    with GGUFFile.open(Path(path)) as gguf:
+        _describe(gguf)
 
 
 def _describe(gguf: GGUFFile) -> tuple[ModelConfig, list[str]]:
@@ -94,6 +141,3 @@ def _fits_unpacked(gguf: GGUFFile) -> bool:
     except (ValueError, OSError):  # not on macOS
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     return weights < free // 2
-
-
-__all__ = ["REGISTRY", "GGUFError", "LoadedModel", "ModelError", "load_model"]

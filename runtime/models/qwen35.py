@@ -226,10 +226,10 @@ class MTPBlock:
 class Qwen35:
     """The whole model over one sequence's state."""
 
-    def __init__(self, weights: Weights, config: ModelConfig, ops: OpTable) -> None:
+    def __init__(self, weights: Weights, mtp_weights: Weights, config: ModelConfig, ops: OpTable) -> None:
         self.config, self.ops = config, ops
         self.trunk = Trunk(weights, config, ops)
-        self.mtp = MTPBlock(weights, config, ops, self.trunk) if config.mtp_layers else None
+        self.mtp = MTPBlock(mtp_weights, config, ops, self.trunk) if config.mtp_layers else None
         self.rotary = RotaryEmbedding(config.rope)
 
     @property

@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 import json
 import os
-import select
 import signal
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chatapp.local import RESTARTS, WORKER, LocalBackend
+from chatapp import process
+from chatapp.local import RESTARTS, LocalBackend
 from runtime.protocol import (
     Delta,
     Event,
@@ -55,36 +54,6 @@ class Heard:
                 self._changed.clear()
                 await self._changed.wait()
         return found[count - 1]
-
-
-class Lifeline:
-    """A pipe that processes hold open as long as they live; `hold` is the Python code that makes one do so."""
-
-    def __init__(self, path: Path) -> None:
-        os.mkfifo(path)
-        self._reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        self.hold = f"import os, sys, time; line = os.open({str(path)!r}, os.O_WRONLY); os.write(line, b'x')"
-
-    def begun(self) -> bool:
-        return self._read() == b"x"
-
-    def ended(self) -> bool:
-        """Whether every process that held it has ended."""
-        while rest := self._read():
-            assert rest == b"x"
-        return rest == b""
-
-    def _read(self) -> bytes | None:
-        return os.read(self._reader, 1) if select.select([self._reader], [], [], SECONDS)[0] else None
-
-    def close(self) -> None:
-        os.close(self._reader)
-
-
-@pytest.fixture
-def lifeline(tmp_path: Path) -> Iterator[Lifeline]:
-    with contextlib.closing(Lifeline(tmp_path / "lifeline")) as one:
-        yield one
 
 
 Open = Callable[..., LocalBackend]
@@ -405,7 +374,8 @@ async def test_close_ends_an_open_request_and_the_process_and_may_be_repeated(ba
     assert await everything(one.load(Load("/m/q.gguf"))) == [Failed("The engine was closed.", "worker")]
 
 
-async def test_close_ends_a_worker_that_hears_nothing() -> None:
+async def test_close_ends_a_worker_that_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "PATIENCE", (0.1, 0.1, 5.0))
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
     code = deaf + f"print({encode(Notice('deaf')).decode()!r}, flush=True); time.sleep(60)"
     one = LocalBackend((sys.executable, "-c", code))
@@ -414,47 +384,3 @@ async def test_close_ends_a_worker_that_hears_nothing() -> None:
         assert await anext(loading) == Notice("deaf")
         await one.close()
     assert kinds(await everything(loading)) == [Failed]
-
-
-async def test_a_helper_of_the_worker_that_keeps_its_pipes_open_delays_nothing_and_ends(lifeline: Lifeline) -> None:
-    code = f"{lifeline.hold}\nif os.fork() == 0: time.sleep(60)\nsys.stdin.readline(); os._exit(4)"
-    one = LocalBackend((sys.executable, "-c", code))
-    [event] = await everything(one.load(Load("/m/q.gguf")))
-    assert event == Failed("The engine stopped: exit code 4.", "worker")
-    assert lifeline.ended()
-    await one.close()
-
-
-def test_the_worker_ends_when_the_chat_is_killed(lifeline: Lifeline) -> None:
-    """Its stdin closes with the chat's end, however that came."""
-    chat = (
-        "import asyncio, sys\n"
-        "from chatapp.local import LocalBackend\n"
-        "from runtime.protocol import Load\n"
-        "async def main():\n"
-        f"    async for event in LocalBackend((sys.executable, '-c', {lifeline.hold + '; sys.stdin.read()'!r}))"
-        ".load(Load('x')): pass\n"
-        "asyncio.run(main())\n"
-    )
-    process = subprocess.Popen((sys.executable, "-c", chat))
-    assert lifeline.begun()
-    process.kill()
-    process.wait()
-    assert lifeline.ended(), "the worker outlived the chat"
-
-
-def test_the_worker_is_ours_whatever_lies_in_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "runtime").mkdir()
-    (tmp_path / "runtime" / "__init__.py").write_text("raise SystemExit('the wrong one')")
-    command = (*WORKER[: WORKER.index("-m")], "-c", "import runtime.protocol; print(runtime.protocol.__file__)")
-    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert not found.stdout.startswith(str(tmp_path))
-
-
-async def test_ctrl_c_in_the_terminal_does_not_reach_the_worker(tmp_path: Path) -> None:
-    out = tmp_path / "session"
-    code = f"import os, sys; open({str(out)!r}, 'w').write(str(os.getsid(0))); sys.exit(1)"
-    one = LocalBackend((sys.executable, "-c", code))
-    await everything(one.load(Load("/m/q.gguf")))
-    await one.close()
-    assert int(out.read_text()) != os.getsid(0)

@@ -1,4 +1,4 @@
-"""One answer on stdout: the real program as a child process, with the scripted worker behind it."""
+"""One answer on stdout, without the screen."""
 
 from __future__ import annotations
 
@@ -9,69 +9,15 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from program import SECONDS, Program
 
 from chatapp.oneshot import FIGURES
-from chatapp.store import Node, Store
-
-FAKE = str(Path(__file__).parents[1] / "fake_worker.py")
-SECONDS = 20  # after which a test has hung
-
-Result = subprocess.CompletedProcess[str]
-
-
-class Program:
-    """`qwenchat` with a home of its own; `script` is what the engine plays."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.script: dict[str, Any] = {}
-        self.environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith("QWENCHAT_")},
-            "QWENCHAT_HOME": str(folder / "home"),
-            "QWENCHAT_WORKER": f"{sys.executable} {FAKE} {folder / 'script.json'}",
-        }
-        (folder / "q.gguf").touch()
-
-    def replies(self, *steps: dict[str, Any]) -> None:
-        self.script = {"replies": [list(steps)]}
-
-    def start(self, *words: str, **streams: Any) -> subprocess.Popen[Any]:
-        """The model is given unless a word names one."""
-        script = {"record": str(self.folder / "received"), **self.script}
-        (self.folder / "script.json").write_text(json.dumps(script))
-        return subprocess.Popen(
-            [sys.executable, "-m", "chatapp", *words],
-            cwd=self.folder,
-            env={"QWENCHAT_MODEL": str(self.folder / "q.gguf"), **self.environment},
-            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-            | streams,
-        )
-
-    def __call__(self, *words: str, text: str | None = None) -> Result:
-        process = self.start(*words, stdin=subprocess.DEVNULL if text is None else subprocess.PIPE)
-        out, err = process.communicate(text, timeout=SECONDS)
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
-
-    def request(self) -> dict[str, Any]:
-        """The last Generate that the engine received."""
-        lines: list[dict[str, Any]] = [json.loads(line) for line in (self.folder / "received").read_text().splitlines()]
-        return [line for line in lines if line["type"] == "Generate"][-1]
-
-    def prompt(self) -> str:
-        return str(self.request()["messages"][-1]["content"])
-
-    def thread(self, name: str) -> list[Node]:
-        with closing(Store(self.folder / "home" / "conversations.db")) as store:
-            conversation = store.by_name(name)
-            assert conversation is not None
-            return store.thread(conversation.id)
+from chatapp.store import Store
 
 
 @pytest.fixture
@@ -320,10 +266,11 @@ def test_a_reader_that_leaves_ends_it_quietly(qwenchat: Program) -> None:
     process = qwenchat.start("-p", "hi", "--conversation", "work")
     assert process.stdout is not None
     assert process.stderr is not None
-    assert process.stdout.readline() == "line\n"
-    process.stdout.close()
-    assert process.stderr.read() == ""
-    assert process.wait(SECONDS) == 128 + signal.SIGPIPE
+    with process:
+        assert process.stdout.readline() == "line\n"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(SECONDS) == 128 + signal.SIGPIPE
     reply = qwenchat.thread("work")[-1]
     assert reply.content.startswith("line\n")
     assert reply.status == "cancelled"
@@ -333,138 +280,6 @@ def test_a_closed_stdout_is_no_traceback(qwenchat: Program) -> None:
     process = qwenchat.start("-p", "hi", preexec_fn=lambda: os.close(1))
     _, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, err) == (0, "")
-
-
-# Conversations
-
-
-def test_a_named_conversation_begins_and_goes_on(qwenchat: Program) -> None:
-    assert qwenchat("-p", "one", "--conversation", "work", "--system", "be brief").returncode == 0
-    assert [(n.role, n.content, n.thought, n.status) for n in qwenchat.thread("work")] == [
-        ("system", "be brief", "", "complete"),
-        ("user", "one", "", "complete"),
-        ("assistant", "Hello from the fake worker.", "The user says hello. ", "complete"),
-    ]
-    result = qwenchat("-p", "two", "--conversation", "work", "--json")
-    assert json.loads(result.stdout)["conversation"] == "work"
-    assert qwenchat.request()["messages"] == [
-        {"role": "system", "content": "be brief", "thought": ""},
-        {"role": "user", "content": "one", "thought": ""},
-        {"role": "assistant", "content": "Hello from the fake worker.", "thought": "The user says hello. "},
-        {"role": "user", "content": "two", "thought": ""},
-    ]
-    stored = qwenchat.thread("work")
-    assert len(stored) == 5
-    assert stored[-1].meta["reason"] == "stop"
-    assert stored[-1].meta["stats"]["generated_tokens"] == 4
-
-
-def test_another_system_prompt_replaces_that_of_the_conversation(qwenchat: Program) -> None:
-    qwenchat("-p", "one", "--conversation", "work", "--system", "be brief")
-    qwenchat("-p", "two", "--conversation", "work", "--system", "be long")
-    sent = [(message["role"], message["content"]) for message in qwenchat.request()["messages"]]
-    assert (sent[0], sent[-1]) == (("system", "be long"), ("user", "two"))
-    assert len(sent) == 4
-
-
-def test_the_system_prompt_of_the_settings_is_for_new_conversations(qwenchat: Program) -> None:
-    qwenchat("-p", "one", "--conversation", "work")
-    (qwenchat.folder / "home" / "settings.toml").write_text('system = "saved"\n')
-    qwenchat("-p", "two", "--conversation", "work")
-    assert [message["role"] for message in qwenchat.request()["messages"]] == ["user", "assistant", "user"]
-    qwenchat("-p", "one", "--conversation", "other")
-    assert qwenchat.request()["messages"][0]["content"] == "saved"
-
-
-@pytest.mark.parametrize("key", [[], ["work"]], ids=["latest", "named"])
-def test_resume_goes_on_with_a_saved_conversation(qwenchat: Program, key: list[str]) -> None:
-    qwenchat("-p", "one", "--conversation", "work")
-    result = qwenchat("-p", "two", "--resume", *key)
-    assert result.returncode == 0
-    assert [node.content for node in qwenchat.thread("work")][::2] == ["one", "two"]
-
-
-def test_resume_without_a_conversation_begins_one(qwenchat: Program) -> None:
-    result = qwenchat("-p", "one", "--resume", "--json")
-    assert "this is a new one" in result.stderr
-    assert len(json.loads(result.stdout)["conversation"]) == 32
-
-
-# Interruptions
-
-
-def started(qwenchat: Program, *words: str) -> subprocess.Popen[Any]:
-    """The program, in the middle of its answer, which goes on for a minute."""
-    qwenchat.replies({"thinking": "hm"}, {"answer": "begun"}, {"delay": 60})
-    process = qwenchat.start("-p", "hi", "--conversation", "work", *words)
-    assert process.stdout is not None
-    if not words:
-        assert process.stdout.read(5) == "begun"
-    return process
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_stops_the_reply_and_keeps_its_beginning(qwenchat: Program, number: int, code: int) -> None:
-    process = started(qwenchat)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=SECONDS)
-    assert (process.returncode, out, err) == (code, "\n", "qwenchat: Stopped.\n")
-    reply = qwenchat.thread("work")[-1]
-    assert (reply.content, reply.thought, reply.status) == ("begun", "hm", "cancelled")
-
-
-def test_a_stopped_reply_is_an_object_with_json(qwenchat: Program) -> None:
-    process = started(qwenchat, "--json")
-    wait_for(lambda: (qwenchat.folder / "received").read_text().count("\n") == 2)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=SECONDS)
-    assert process.returncode == 130
-    assert json.loads(out)["finish_reason"] == "cancelled"
-
-
-def test_a_second_signal_does_not_wait_for_the_engine(qwenchat: Program) -> None:
-    qwenchat.replies({"answer": "begun"}, {"delay": 60, "deaf": True})
-    process = qwenchat.start("-p", "hi", "--conversation", "work")
-    assert process.stdout is not None
-    assert process.stdout.read(5) == "begun"
-    process.send_signal(signal.SIGINT)
-    wait_for(lambda: '"Cancel"' in (qwenchat.folder / "received").read_text())
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=SECONDS)
-    assert (process.returncode, err) == (130, "")
-    assert qwenchat.thread("work")[-1].content == "begun"
-
-
-def test_a_signal_while_loading_ends_it(qwenchat: Program) -> None:
-    qwenchat.script = {"load": [{"delay": 60}]}
-    process = qwenchat.start("-p", "hi", "--conversation", "work")
-    wait_for((qwenchat.folder / "received").exists)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=SECONDS)
-    assert (process.returncode, out, err) == (130, "", "")
-
-
-def test_killed_in_the_middle_the_prompt_and_the_answer_so_far_are_kept(qwenchat: Program) -> None:
-    process = started(qwenchat)
-    wait_for(lambda: qwenchat.thread("work")[-1].content != "")
-    process.kill()
-    process.communicate()
-    prompt, reply = qwenchat.thread("work")
-    assert prompt.content == "hi"
-    assert (reply.content, reply.thought, reply.status) == ("begun", "hm", "partial")
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    """Something another process does, which tells nobody."""
-    end = time.monotonic() + SECONDS
-    while True:
-        try:
-            if condition():
-                return
-        except (FileNotFoundError, AssertionError):
-            pass
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 # What is not loaded

@@ -37,7 +37,13 @@ def new_engine(model: Qwen35, context_length: int = 2048, budget: int = 1 << 30)
 
 
 def request(prompt: tuple[int, ...] = PROMPT, **changes: object) -> Request:
-    values: dict[str, object] = {"prompt": prompt, "sampling": PLAIN, "stop_ids": NEVER, "max_tokens": len(GREEDY)}
+    values: dict[str, object] = {
+        "prompt": prompt,
+        "sampling": PLAIN,
+        "stop_ids": NEVER,
+        "max_tokens": len(GREEDY),
+        "drafts": 0,
+    }
     return Request(**{**values, **changes})  # type: ignore[arg-type]
 
 

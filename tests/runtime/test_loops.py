@@ -26,4 +26,4 @@ def test_a_few_turns_are_no_loop(period: int) -> None:
 
 def test_text_that_changes_a_little_each_time_is_no_loop() -> None:
     ids = [token for line in range(200) for token in (1, 2, 3, line, 4)]
-    assert not any(ends_in_loop(ids[:n]) for n in range(0, len(ids) + 1))
+    assert not any(ends_in_loop(ids[:n]) for n in range(len(ids) + 1))

@@ -176,6 +176,38 @@ class TestFiles:
         with_block = run(load_model(DENSE).model, IDS[:20])
         torch.testing.assert_close(run(loaded.model, IDS[:20]), with_block)
 
+    def test_a_sidecar_beside_a_file_without_the_block_drafts_for_it(self, tmp_path: Path) -> None:
+        block = {name for name in tensor_names(DENSE) if name.startswith("blk.4.")}
+        trunk = rewrite(
+            DENSE,
+            tmp_path / "m.gguf",
+            tensors=dict.fromkeys(block),
+            metadata={"qwen35.block_count": 4, "qwen35.nextn_predict_layers": None},
+        )
+        assert load_model(trunk).model.mtp is None
+        others = {name for name in tensor_names(DENSE) if name.startswith("blk.")} - block
+        rewrite(DENSE, tmp_path / "mtp-m.gguf", tensors=dict.fromkeys(others))
+        loaded = load_model(trunk)
+        assert loaded.notices == ["Drafts come from mtp-m.gguf, which lies beside the model."]
+        whole = load_model(DENSE).model
+        assert loaded.model.mtp
+        hidden = whole.forward(IDS[:9], whole.new_state())
+        drafts = [
+            model.draft_logits(model.draft(IDS[1:10], hidden, model.new_state(), 0)) for model in (loaded.model, whole)
+        ]
+        torch.testing.assert_close(*drafts)
+
+    @pytest.mark.parametrize(
+        "changes", [{"qwen35.block_count": 9}, {"qwen35.attention.head_count": 4}, {"general.basename": "other"}]
+    )
+    def test_a_sidecar_of_another_model_is_left_alone(self, tmp_path: Path, changes: dict[str, object]) -> None:
+        block = {name for name in tensor_names(DENSE) if name.startswith("blk.4.")}
+        metadata = {"qwen35.block_count": 4, "qwen35.nextn_predict_layers": None, "general.basename": "this"}
+        trunk = rewrite(DENSE, tmp_path / "m.gguf", tensors=dict.fromkeys(block), metadata=metadata)
+        others = {name for name in tensor_names(DENSE) if name.startswith("blk.")} - block
+        rewrite(DENSE, tmp_path / "mtp-m.gguf", tensors=dict.fromkeys(others), metadata=changes)
+        assert load_model(trunk).model.mtp is None
+
     def test_fused_experts_are_the_two_halves(self, tmp_path: Path) -> None:
         names = tensor_names(MOE)
         fused = [name for name in names if name.endswith("ffn_gate_up_exps.weight")]

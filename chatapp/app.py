@@ -1,0 +1,82 @@
+"""The composition root of the terminal chat."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from chatapp.backend import Backend
+from chatapp.chat_screen import ChatScreen
+from chatapp.commands import COMMANDS
+from chatapp.options import ChatOptions
+from chatapp.settings import Settings
+from chatapp.store import Store
+from themes import DEFAULT, load_themes
+
+
+class QwenChat(App[None]):
+    """Give it a backend, which it closes at its end, and an open store, which it does not close."""
+
+    TITLE = "qwenchat"
+    CSS_PATH = "app.tcss"
+    ENABLE_COMMAND_PALETTE = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q", "quit", "Leave", id="app.quit", priority=True, show=False),
+    ]
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store,
+        settings: Settings,
+        options: ChatOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._backend = backend
+        self._theme_notices: list[str] = []
+        for theme in load_themes():
+            self.register_theme(theme)
+        wanted = options.theme or settings.theme
+        if wanted is not None and wanted not in self.available_themes:
+            self._theme_notices.append(f"There is no theme {wanted!r}: /theme shows those there are.")
+            wanted = None
+        self.theme = wanted or DEFAULT
+        self.chat = ChatScreen(backend, store, options, clock)
+
+    def get_default_screen(self) -> Screen[Any]:
+        return self.chat
+
+    def on_mount(self) -> None:
+        for notice in self._theme_notices:
+            self.chat.say(notice, "warning")
+
+    async def on_unmount(self) -> None:
+        await self._backend.close()
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The palette lists the slash commands that need nothing after them."""
+        for known in COMMANDS.values():
+            if known.alone:
+                yield SystemCommand(
+                    f"/{known.name}", known.help, lambda name=known.name: self.chat.action_command(name)
+                )
+
+    async def action_quit(self) -> None:
+        self.chat.quit()
+
+    def action_open_link(self, address: str) -> None:
+        """Open a link of the model's text, where there is a desktop to show it; else copy its address."""
+        desktop = sys.platform == "darwin" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+        if urlsplit(address).scheme in ("http", "https", "mailto") and desktop:
+            self.open_url(address)
+        else:
+            self.chat.copy(address)

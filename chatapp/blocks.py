@@ -1,0 +1,247 @@
+"""What a transcript is made of: what the user said, what the model replied, and notices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.timer import Timer
+from textual.widgets import Static
+
+from chatapp.figures import count
+from chatapp.markdown_view import MarkdownView
+from chatapp.plain_view import PlainView
+from chatapp.sanitize import clean
+from chatapp.thought import ThoughtView
+from runtime.protocol import Channel, FinishReason
+
+FRAME = 1 / 12  # seconds between two drawings of a reply
+USER_ROWS = 24  # of a long message, until it is unfolded
+
+Ending = FinishReason | Literal["failed", "partial"]
+Severity = Literal["info", "warning", "error"]
+
+_FOOTERS: dict[Ending, str] = {
+    "stop": "",
+    "length": "The reply reached its token limit.",
+    "cancelled": "stopped",
+    "budget": "The thought reached its budget and was closed.",
+    "failed": "broken off",
+    "partial": "unfinished: the chat ended while this was being written",
+}
+_SIGNS: dict[Severity, str] = {"info": "·", "warning": "!", "error": "✗"}
+EMPTY = "The model ended its reply without a word."
+
+
+class Block(Vertical):
+    """One entry of the transcript."""
+
+    def fresh(self) -> Block:
+        """The same entry, not mounted: what is kept of one that leaves the screen."""
+        raise NotImplementedError
+
+
+class UserBlock(Block):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def compose(self) -> ComposeResult:
+        yield PlainView(self.text, USER_ROWS)
+
+    def fresh(self) -> UserBlock:
+        return UserBlock(self.text)
+
+
+class NoticeBlock(Block):
+    """A sentence of the program itself."""
+
+    def __init__(self, text: str, severity: Severity = "info") -> None:
+        super().__init__(classes=f"-{severity}")
+        self.text = text
+        self.severity = severity
+
+    def compose(self) -> ComposeResult:
+        yield Static(_SIGNS[self.severity], classes="notice--sign")
+        yield PlainView(self.text)
+
+    def fresh(self) -> NoticeBlock:
+        return NoticeBlock(self.text, self.severity)
+
+
+class PageBlock(Block):
+    """A page of Markdown by the program itself."""
+
+    def __init__(self, markdown: str) -> None:
+        super().__init__()
+        self.markdown = markdown
+
+    def compose(self) -> ComposeResult:
+        yield MarkdownView(self.markdown)
+
+    def fresh(self) -> PageBlock:
+        return PageBlock(self.markdown)
+
+
+class ReplyBlock(Block):
+    """A reply: as it comes, through `prefill`, `feed` and `finish`; or of the past, when made with an `ending`.
+
+    What comes is drawn every FRAME seconds at most.
+    """
+
+    def __init__(
+        self,
+        answer: str = "",
+        thought: str = "",
+        ending: Ending | None = None,
+        *,
+        thought_closed: bool = True,
+        thinking_ms: float | None = None,
+        thinking_tokens: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._ending = ending
+        self._thought_closed = thought_closed
+        self._thinking_ms = thinking_ms
+        self._thinking_tokens = thinking_tokens
+        self._clock = clock
+        self._parts: list[str] = [answer] if answer else []
+        self._pending: list[tuple[Channel, str]] = []
+        self._timer: Timer | None = None
+        self._ticker: Timer | None = None
+        self._drawn = float("-inf")
+        self._thinking_since: float | None = None
+        self._thinking_until: float | None = None
+        self._thought_view = ThoughtView(thought) if thought else None
+        self._answer_view = MarkdownView(answer) if ending is not None else MarkdownView()
+        self._footer = Static("", classes="reply--footer", markup=False)
+
+    @property
+    def answer(self) -> str:
+        """The Markdown received so far, as the model wrote it."""
+        return "".join(self._parts)
+
+    @property
+    def thought(self) -> str:
+        waiting = "".join(text for channel, text in self._pending if channel == "thinking")
+        return (self._thought_view.text if self._thought_view is not None else "") + waiting
+
+    @property
+    def ended(self) -> bool:
+        return self._ending is not None
+
+    def fresh(self) -> ReplyBlock:
+        return ReplyBlock(
+            self.answer,
+            self.thought,
+            self._ending,
+            thought_closed=self._thought_closed,
+            thinking_ms=self._thinking_ms,
+            thinking_tokens=self._thinking_tokens,
+        )
+
+    def compose(self) -> ComposeResult:
+        if self._thought_view is not None:
+            yield self._thought_view
+        yield self._answer_view
+        yield self._footer
+
+    def on_mount(self) -> None:
+        if self._ending is not None:
+            self._show_ending()
+
+    def prefill(self, done: int, total: int) -> None:
+        """How far the reading of the prompt is, in tokens."""
+        self._set_footer(f"reading {count(done)} of {count(total)} tokens…" if done < total else "")
+
+    def feed(self, channel: Channel, text: str, tokens: int) -> None:
+        """More text of the reply."""
+        now = self._clock()
+        if channel == "thinking":
+            if self._thinking_since is None:
+                self._thinking_since = now
+                self._thinking_tokens = 0
+            self._thinking_tokens = (self._thinking_tokens or 0) + tokens
+        elif self._thinking_since is not None and self._thinking_until is None:
+            self._thinking_until = now
+        if channel == "answer":
+            self._parts.append(text)
+        self._pending.append((channel, text))
+        if self._timer is None:
+            self._timer = self.set_timer(max(FRAME - (now - self._drawn), 0.001), self.draw)
+
+    async def draw(self) -> None:
+        """Show what has come since the last time."""
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        self._drawn = self._clock()
+        pending, self._pending = self._pending, []
+        thought = "".join(text for channel, text in pending if channel == "thinking")
+        answer = "".join(text for channel, text in pending if channel == "answer")
+        if pending:
+            self._set_footer("")
+        if thought:
+            if self._thought_view is None:
+                self._thought_view = ThoughtView()
+                self._ticker = self.set_interval(1, self._measure_thought)
+                await self.mount(self._thought_view, before=self._answer_view)
+            self._thought_view.append(thought)
+        self._measure_thought()
+        if answer:
+            self._close_thought(unfinished=False)
+            self._answer_view.append(answer)
+
+    async def finish(
+        self,
+        ending: Ending,
+        *,
+        thought_closed: bool = True,
+        thinking_ms: float | None = None,
+        thinking_tokens: int | None = None,
+    ) -> None:
+        """The reply has ended; the figures replace those measured here."""
+        await self.draw()
+        if self._thinking_since is not None:
+            until = self._thinking_until if self._thinking_until is not None else self._clock()
+            self._thinking_ms = 1000 * (until - self._thinking_since)
+        self._thinking_ms = thinking_ms if thinking_ms is not None else self._thinking_ms
+        self._thinking_tokens = thinking_tokens or self._thinking_tokens
+        self._ending, self._thought_closed = ending, thought_closed
+        self._answer_view.close()
+        self._show_ending()
+
+    def _show_ending(self) -> None:
+        assert self._ending is not None
+        unfinished = not self._thought_closed
+        self._close_thought(unfinished=unfinished)
+        if self._thought_view is not None:
+            seconds = self._thinking_ms / 1000 if self._thinking_ms is not None else None
+            self._thought_view.measure(seconds, self._thinking_tokens)
+        footer = _FOOTERS[self._ending]
+        if unfinished and self._ending == "cancelled":
+            footer = ""
+        if self._ending == "stop" and not self.answer.strip():
+            footer = EMPTY
+        self._set_footer(footer)
+
+    def _close_thought(self, *, unfinished: bool) -> None:
+        if self._ticker is not None:
+            self._ticker.stop()
+            self._ticker = None
+        if self._thought_view is not None:
+            self._thought_view.finish(unfinished=unfinished)
+
+    def _measure_thought(self) -> None:
+        if self._thought_view is None or self._thinking_since is None or self._ending is not None:
+            return
+        until = self._thinking_until if self._thinking_until is not None else self._clock()
+        self._thought_view.measure(until - self._thinking_since, self._thinking_tokens)
+
+    def _set_footer(self, text: str) -> None:
+        self._footer.update(clean(text))
+        self._footer.display = bool(text)

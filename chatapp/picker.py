@@ -1,0 +1,87 @@
+"""A list to choose from, narrowed by typing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label, OptionList
+from textual.widgets.option_list import Option
+
+from chatapp.sanitize import clean_line
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`key` is what is chosen; the other two are shown."""
+
+    key: str
+    label: str
+    detail: str = ""
+
+
+class Picker(ModalScreen[str]):
+    """Ends with the key of the choice, or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "dismiss(None)", "Close", id="picker.close", priority=True, show=False),
+        Binding("down", "move(1)", "Next", id="picker.next", priority=True, show=False),
+        Binding("up", "move(-1)", "Previous", id="picker.previous", priority=True, show=False),
+    ]
+
+    def __init__(self, title: str, choices: Sequence[Choice], empty: str = "Nothing matches.") -> None:
+        super().__init__()
+        self._title = title
+        self._choices = choices
+        self._empty = empty
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="picker"):
+            yield Label(self._title, id="picker-title", markup=False)
+            yield Input(placeholder="Type to narrow the list", id="picker-filter")
+            yield OptionList(id="picker-list", markup=False)
+
+    def on_mount(self) -> None:
+        self._show(self._choices)
+
+    @on(Input.Changed)
+    def _narrow(self, event: Input.Changed) -> None:
+        words = event.value.casefold().split()
+        self._show([c for c in self._choices if all(word in f"{c.label} {c.detail}".casefold() for word in words)])
+
+    @on(Input.Submitted)
+    def _take(self) -> None:
+        self.query_one(OptionList).action_select()
+
+    @on(OptionList.OptionSelected)
+    def _chosen(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option.id)
+
+    def action_move(self, step: int) -> None:
+        options = self.query_one(OptionList)
+        if step > 0:
+            options.action_cursor_down()
+        else:
+            options.action_cursor_up()
+
+    def _show(self, choices: Sequence[Choice]) -> None:
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options([Option(_prompt(choice), id=choice.key) for choice in choices])
+        if choices:
+            options.highlighted = 0
+        else:
+            options.add_option(Option(Content(self._empty), disabled=True))
+
+
+def _prompt(choice: Choice) -> Content:
+    label = Content(clean_line(choice.label, 120) or "(empty)")
+    detail = Content.styled(f"  {clean_line(choice.detail, 80)}", "$text-muted") if choice.detail else Content("")
+    return Content("").join([label, detail])

@@ -1,0 +1,114 @@
+"""A widget that shows rows of styled text, of which only those in sight are ever drawn."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region, Size
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.widget import Widget
+
+from chatapp.rows import Rows, copied
+
+STYLES = (
+    *("strong", "em", "strike", "code", "link", "h1", "h2", "h3", "rule", "bar", "quote", "marker", "muted"),
+    *("fence", "label", "keyword", "type", "function", "string", "number", "comment", "inserted", "deleted"),
+)
+
+
+class RowsView(Widget):
+    """As tall as its rows. A subclass lays them out in `lay_out`."""
+
+    ALLOW_SELECT = True
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"rows--{name}" for name in STYLES}
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._drawn: dict[str, Style] = {}
+
+    def lay_out(self, width: int) -> Rows:
+        """The rows at this width; called whenever they are needed, so it keeps what it has made."""
+        raise NotImplementedError
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        rows = self.lay_out(container.width)
+        return max((rows[y].cells for y in range(len(rows))), default=0)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self.lay_out(width)) if width else 0
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._drawn.clear()
+
+    def rows_changed(self, first: int, before: int) -> None:
+        """Redraw from row `first` on; `before` is the number of rows there were."""
+        rows = len(self.lay_out(self.size.width)) if self.size.width else 0
+        if rows != before:
+            self.refresh(layout=True)
+        elif first < rows:
+            self.refresh(Region(0, first, self.size.width, rows - first))
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        rows = self.lay_out(width)
+        base = self.rich_style
+        if y >= len(rows):
+            return Strip.blank(width, base)
+        row = rows[y]
+        fill = base + self._style(row.fill)
+        segments = [Segment(text, fill + self._style(names)) for text, names in row.spans]
+        strip = Strip(segments).adjust_cell_length(width, fill)
+        selection = self.text_selection
+        if selection is not None and row.skip is not None and (span := selection.get_span(y)) is not None:
+            start, end = span
+            strip = self._selected(strip, max(start, row.skip), len(row.text) if end == -1 else end)
+        return strip.apply_offsets(0, y)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        rows = self.lay_out(self.size.width)
+        start = (selection.start.y, selection.start.x) if selection.start is not None else None
+        end = (selection.end.y, selection.end.x) if selection.end is not None else None
+        return copied(rows, start, end), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        self.refresh()
+
+    def _selected(self, strip: Strip, start: int, end: int) -> Strip:
+        """`strip` with the characters from `start` to `end` marked."""
+        mark = self.screen.get_component_rich_style("screen--selection")
+        segments: list[Segment] = []
+        position = 0
+        for text, style, _ in strip:
+            edges = sorted({0, len(text), *(min(max(edge - position, 0), len(text)) for edge in (start, end))})
+            for left, right in pairwise(edges):
+                inside = start <= position + left < end
+                segments.append(Segment(text[left:right], (style or Style.null()) + mark if inside else style))
+            position += len(text)
+        return Strip(segments, strip.cell_length)
+
+    def _style(self, names: str) -> Style:
+        """What the names of a span look like in this theme; a name that begins with @ is an address."""
+        style = self._drawn.get(names)
+        if style is None:
+            style = Style.null()
+            for name in names.split():
+                if name.startswith("@"):
+                    style += Style(meta={"@click": ("app.open_link", (name[1:],))})
+                else:
+                    style += self._component(f"rows--{name}")
+            self._drawn[names] = style
+        return style
+
+    def _component(self, name: str) -> Style:
+        """A component class as a style, its see-through colour blended with what is behind."""
+        styles = self.get_component_styles(name)
+        style = styles.partial_rich_style
+        if styles.has_rule("color") and styles.color.a < 1:
+            _, ground = self.background_colors
+            style += Style(color=(ground + styles.color).rich_color)
+        return style

@@ -1,0 +1,93 @@
+"""The line at the bottom: what runs, how fast, and how much room is left. A figure that is not known is not shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from textual.content import Content
+from textual.widgets import Static
+
+from chatapp.figures import count, duration, rate
+from chatapp.sanitize import clean_line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """None: not known, not shown. Context and cache in tokens, `ttft_ms` from the sending to the first token."""
+
+    model: str | None = None
+    thinking: bool | None = None
+    state: str = ""
+    busy: bool = False
+    tok_per_s: float | None = None
+    ttft_ms: float | None = None
+    context_used: int | None = None
+    context_length: int | None = None
+    cached: int | None = None
+    hint: str = ""  # takes the place of the figures for a moment
+
+
+class StatusLine(Static):
+    """Drops the least important figures when the terminal is narrow."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id, markup=False)
+        self.status = Status()
+
+    def show(self, status: Status) -> None:
+        if status != self.status:
+            self.status = status
+            self.refresh()
+
+    def render(self) -> Content:
+        status, width = self.status, self.size.width
+        left = [(clean_line(status.model, 40) if status.model else "no model", "bold" if status.model else "")]
+        if status.thinking is not None:
+            left.append((f"thinking {'on' if status.thinking else 'off'}", ""))
+        state = [(status.state, "$text-accent" if status.busy else "")] if status.state else []
+        if status.hint:
+            return _line([*left, (status.hint, "$text-warning")], [], width)
+        figures = _figures(status)
+        while figures and _width(left) + _width(state) + _width(figures) > width:
+            figures.pop(0)
+        return _line(left + state, figures, width)
+
+
+def _figures(status: Status) -> list[tuple[str, str]]:
+    """The figures, the one that can be missed first at the beginning."""
+    figures = []
+    if status.ttft_ms is not None:
+        figures.append((f"first token {duration(status.ttft_ms / 1000)}", ""))
+    if status.cached:
+        figures.append((f"{count(status.cached)} cached", ""))
+    if status.tok_per_s is not None:
+        figures.append((rate(status.tok_per_s), ""))
+    if status.context_length:
+        used = status.context_used
+        figures.append(
+            (
+                f"{count(used)} / {count(status.context_length)}"
+                if used is not None
+                else f"context {count(status.context_length)}",
+                "$text-warning" if _nearly_full(status) else "",
+            )
+        )
+    return figures
+
+
+def _nearly_full(status: Status) -> bool:
+    return bool(status.context_used and status.context_length and status.context_used > 0.9 * status.context_length)
+
+
+def _width(parts: list[tuple[str, str]]) -> int:
+    return sum(cell_len(text) + 3 for text, _ in parts)
+
+
+def _line(left: list[tuple[str, str]], right: list[tuple[str, str]], width: int) -> Content:
+    def joined(parts: list[tuple[str, str]]) -> Content:
+        dot = Content.styled(" · ", "$text-disabled")
+        return dot.join([Content.styled(text, style) if style else Content(text) for text, style in parts])
+
+    start, end = joined(left).truncate(max(width, 1), ellipsis=True), joined(right)
+    return Content("").join([start, Content(" " * max(width - start.cell_length - end.cell_length, 1)), end])

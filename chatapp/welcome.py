@@ -1,0 +1,46 @@
+"""What stands at the top of a new conversation."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.widgets import Static
+
+from chatapp.blocks import Block
+
+_KEYS = (
+    ("Enter", "send"),
+    ("Shift+Enter", "new line"),
+    ("Esc", "stop"),
+    ("Ctrl+T", "thinking"),
+    ("Ctrl+R", "conversations"),
+    ("/help", "everything else"),
+)
+
+
+class Welcome(Block):
+    def __init__(self, has_model: bool) -> None:
+        super().__init__()
+        self._has_model = has_model
+
+    def compose(self) -> ComposeResult:
+        yield Static("qwenchat", classes="welcome--name", markup=False)
+        yield Static("A chat with a model that lives in your own machine.", classes="welcome--text", markup=False)
+        if not self._has_model:
+            yield Static(
+                "No model is open yet. qwenchat runs Qwen3.5 and Qwen3.6 models from GGUF files:",
+                classes="welcome--text",
+                markup=False,
+            )
+            yield Static(
+                "/model PATH               here, below\n"
+                "qwenchat MODEL.gguf       the next time you start\n"
+                "QWENCHAT_MODEL=PATH       for every start",
+                classes="welcome--how",
+                markup=False,
+            )
+        pairs = [Content.assemble((key, "bold"), f" {what}") for key, what in _KEYS]
+        yield Static(Content.styled("  ·  ", "$text-disabled").join(pairs), classes="welcome--keys")
+
+    def fresh(self) -> Welcome:
+        return Welcome(self._has_model)

@@ -1,0 +1,141 @@
+"""Drafting with the model's own MTP block, and how many drafts pay.
+
+A draft changes nothing of the reply: each verified row is sampled as it would be without drafts, with the noise that
+belongs to its place in the reply, and a draft is accepted when it is what was sampled. Drafts are chosen with the
+same noise, so that at a temperature too they agree as often as the two distributions allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from runtime.cache import SequenceState
+from runtime.models.qwen35 import Qwen35
+from runtime.sampling import Sampler, SamplingError
+
+MAX_DRAFT = 4  # tokens
+
+_TRIALS = 4  # steps of a length before it is judged
+_FORGET = 1 / 32  # weight of a new value in the running averages
+_RETRY = 256  # tokens until a length that lost is tried again; twice as many after each time
+_LONGEST_RETRY = 4096
+
+
+def draft(model: Qwen35, state: SequenceState, token: int, count: int, sampler: Sampler) -> list[int]:
+    """`count` guesses of what follows `token`, which itself follows what `state` holds."""
+    if not count or state.last_hidden is None:
+        return []
+    hidden = state.last_hidden[None]
+    drafted: list[int] = []
+    for position in range(state.length - 1, state.length - 1 + count):
+        hidden = model.draft([token], hidden, state, position)
+        try:
+            token = sampler.sample(model.draft_logits(hidden)[0], drafted)
+        except SamplingError:  # not finite: the trunk may still be sound
+            return drafted
+        drafted.append(token)
+    return drafted
+
+
+@dataclass
+class Average:
+    """A running average, the plain one of its first values."""
+
+    value: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.value += (value - self.value) * max(1 / self.count, _FORGET)
+
+
+def step_times() -> list[Average]:
+    """Seconds of a step with 0, 1, … drafts: a fact of model and machine, shared by all conversations."""
+    return [Average() for _ in range(MAX_DRAFT + 1)]
+
+
+@dataclass(frozen=True)
+class FixedLength:
+    """The user's choice of drafts per step."""
+
+    length: int
+
+    def choose(self) -> int:
+        return self.length
+
+    def record(self, drafted: int, accepted: int, seconds: float) -> None:
+        pass
+
+
+@dataclass
+class DraftLength:
+    """Chooses 0 to MAX_DRAFT drafts for each step of a conversation.
+
+    A step with k drafts yields 1 + a₁ + a₁a₂ + … + a₁…a_k tokens, aᵢ being how often draft i is accepted when those
+    before it were, and takes t_k seconds. The k with the most tokens per second wins, 0 included. The next longer and
+    shorter ones are tried when they promise more or have not been measured for long.
+    """
+
+    times: list[Average]
+    accepted: list[Average] = field(default_factory=lambda: [Average() for _ in range(MAX_DRAFT)])
+    _best: int = 0
+    _trial: int | None = None
+    _trials_left: int = 0
+    _since: int = 0  # tokens since the last trial
+    _retry: int = _RETRY
+
+    def choose(self) -> int:
+        if self._trials_left:
+            return self._trial or 0
+        for k in self._untried():
+            return self._try(k)
+        best = max(self._measured(), key=self._speed)
+        if best != self._best:
+            self._best, self._retry = best, _RETRY
+        longer = best + 1
+        if longer <= MAX_DRAFT and not self.times[longer].count and self._promise(longer) > self._speed(best):
+            return self._try(longer)
+        if self._since >= self._retry:
+            self._retry = min(2 * self._retry, _LONGEST_RETRY)
+            return self._try(longer if longer <= MAX_DRAFT else best - 1)
+        return best
+
+    def record(self, drafted: int, accepted: int, seconds: float) -> None:
+        """What one step with `drafted` drafts brought."""
+        self.times[drafted].add(seconds)
+        for i in range(min(accepted + 1, drafted)):
+            self.accepted[i].add(float(i < accepted))
+        self._since += accepted + 1
+        if self._trials_left:
+            self._trials_left -= 1
+
+    def _try(self, k: int) -> int:
+        self._trial, self._trials_left, self._since = k, _TRIALS, 0
+        return k
+
+    def _untried(self) -> Iterable[int]:
+        if not self.times[0].count:
+            yield 0
+        if not self.times[1].count or not self.accepted[0].count:
+            yield 1
+
+    def _measured(self) -> list[int]:
+        return [k for k, time in enumerate(self.times) if time.count]
+
+    def _speed(self, k: int) -> float:
+        return self._tokens(k) / self.times[k].value
+
+    def _promise(self, k: int) -> float:
+        """The speed of a length not tried yet, if one more draft costs what the last one did."""
+        one_more = max(self.times[k - 1].value - self.times[k - 2].value, 0.0) if k >= 2 else 0.0
+        return self._tokens(k) / (self.times[k - 1].value + one_more)
+
+    def _tokens(self, k: int) -> float:
+        total = chance = 1.0
+        last = 0.0
+        for average in self.accepted[:k]:
+            last = average.value if average.count else last  # unknown: as good as the draft before it
+            chance *= last
+            total += chance
+        return total
