@@ -1,4 +1,4 @@
-"""How good the built-in model is on held-out dialogues: `python -m runtime.builtin.evaluate --run DIR`.
+"""How good the built-in model is on held-out dialogues: `python -m runtime.builtin.evaluate --model FILE.gguf`.
 
 Works on anything that answers: a callable from messages and thinking to thought and reply. Replies are greedy; the
 model's own earlier replies, not written ones, stand in the conversation.
@@ -7,6 +7,7 @@ model's own earlier replies, not written ones, stand in the conversation.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections import Counter, defaultdict
@@ -16,9 +17,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol
 
-from runtime.builtin.corpus.tour import Tour, read_tour
+from runtime.builtin.corpus.tour import Tour, TourError, read_tour
 from runtime.builtin.expectations import holds, known_to
+from runtime.builtin.export import load_run
 from runtime.builtin.generate import Generated, Generator, Request
+from runtime.builtin.runtime_answers import RuntimeAnswers
+from runtime.builtin.train import DEFAULT_TOUR
+from runtime.errors import UserError
 
 SUBJECTS = ("recall", "sums", "app", "facts", "talk", "words", "markup", "outside")
 BOTH = ("sums",)  # asked with thought and without; all others in turn
@@ -119,27 +124,31 @@ def _share(part: int, whole: int) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    from runtime.builtin.export import load_run
-
     parser = argparse.ArgumentParser(prog="python -m runtime.builtin.evaluate", description=__doc__)
-    parser.add_argument("--run", type=Path, required=True, help="the folder of a training run")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--run", type=Path, help="the folder of a training run: its last checkpoint, in batches")
+    source.add_argument("--model", type=Path, help="a GGUF file, through the runtime")
+    parser.add_argument("--tour", type=Path, default=DEFAULT_TOUR, help="what the model was told of the app")
     parser.add_argument("--subjects", default=",".join(SUBJECTS), help=f"some of {','.join(SUBJECTS)}")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth dialogue")
     parser.add_argument("--wrong", type=Path, help="write the dialogues that went wrong to this file")
     options = parser.parse_args(arguments)
     try:
-        model, tokenizer = load_run(options.run)
-        tour = read_tour(options.run / "tour.json")
-    except OSError as error:
-        print(f"The run in {options.run} cannot be read: {error}.", file=sys.stderr)
+        tour = read_tour(options.run / "tour.json" if options.run else options.tour)
+        answers: Generator | RuntimeAnswers
+        answers = Generator(*load_run(options.run)) if options.run else RuntimeAnswers(options.model)
+    except (OSError, TourError, UserError) as error:
+        print(error, file=sys.stderr)
         return 1
-    generator = Generator(model, tokenizer)
-    outcomes = run(generator, cases(tour, options.subjects.split(",")), tour)
+    outcomes = run(answers, cases(tour, options.subjects.split(","))[:: options.every], tour)
     result = figures(outcomes)
-    accepted = generator.acceptance([o.replies[-1] for o in outcomes])
-    result["acceptance"] = {"first": round(accepted.first, 3), "chain": round(accepted.chain, 3)}
+    if isinstance(answers, Generator):
+        result["acceptance"] = dataclasses.asdict(answers.acceptance([o.replies[-1] for o in outcomes]))
+    else:
+        result["acceptance"] = {"drafted": answers.drafted, "accepted": answers.accepted}
     print(json.dumps(result, indent=1))
     if options.wrong:
-        options.wrong.write_text("\n\n".join(map(transcript, (o for o in outcomes if not o.right))), encoding="utf-8")
+        options.wrong.write_text("\n\n".join(transcript(o) for o in outcomes if not o.right), encoding="utf-8")
     return 0
 
 

@@ -51,6 +51,7 @@ def _metadata(writer: Any, model: LanguageModel, kind: Type) -> None:
     writer.add_name(NAME)
     writer.add_size_label(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}M")
     writer.add_license("apache-2.0")
+    writer.add_float32("general.sampling.temp", 0.0)  # as it was trained to be right
     writer.add_block_count(c.layers + 1)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(c.hidden)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+from tokenizers import Tokenizer
 
 from runtime.builtin.corpus.tour import Tour
-from runtime.builtin.evaluate import SUBJECTS, Single, cases, figures, run, transcript
+from runtime.builtin.evaluate import SUBJECTS, Case, Single, cases, figures, run, transcript
 from runtime.builtin.expectations import ExpectationError, holds, known_to
+from runtime.builtin.export import export
+from runtime.builtin.generate import Generator, Request
+from runtime.builtin.model import LanguageModel, ModelConfig
+from runtime.builtin.runtime_answers import RuntimeAnswers
 
 
 @pytest.mark.parametrize(
@@ -91,3 +99,23 @@ def test_sums_are_asked_in_both_modes_and_the_rest_in_turn(tour: Tour) -> None:
     }
     for subject in SUBJECTS:
         assert {c.thinking for c in cases(tour, [subject])} == {True, False}
+
+
+def test_a_file_answers_as_the_training_model_does(tour: Tour, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Greedy text of the exported file through the runtime, token for token."""
+    torch.manual_seed(0)
+    config = ModelConfig(vocabulary=1024, hidden=64, ff=96, layers=4, heads=2, head_dim=32, rope_dim=8)
+    model = LanguageModel(config).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.3).copy_(p.half().float())
+    export(model, tokenizer, tmp_path / "model.gguf", Type.F16)
+    chosen = cases(tour, ["talk"])[:4]
+    trained = Generator(model, tokenizer, max_tokens=24).answer([request(c) for c in chosen])
+    through_runtime = RuntimeAnswers(tmp_path / "model.gguf", threads=1).answer([request(c) for c in chosen])
+    for a, b in zip(trained, through_runtime, strict=True):
+        assert (b.thought + b.reply).startswith((a.thought + a.reply)[:20])
+
+
+def request(case: Case) -> Request:
+    return Request(({"role": "user", "content": case.users[0]},), case.thinking)

@@ -47,7 +47,7 @@ def test_names_types_and_fields_are_those_of_a_file_of_the_family(
     assert {n: t.tensor_type for n, t in got.items()} == {n: t.tensor_type for n, t in wanted.items()}
     assert {n: len(t.shape) for n, t in got.items()} == {n: len(t.shape) for n, t in wanted.items()}
     fields, known = (gguf.GGUFReader(p).fields for p in (path, fixtures / "learnt-Q8_0.gguf"))
-    assert fields.keys() - {"general.license"} == known.keys()
+    assert fields.keys() - {"general.license", "general.sampling.temp"} == known.keys()
     assert all(fields[n].types == known[n].types for n in known)
     for name in ("recurrent_layers", "head_count", "head_count_kv"):
         key = f"qwen35.attention.{name}"
