@@ -17,12 +17,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol
 
-from runtime.builtin.corpus.tour import Tour, TourError, read_tour
+from runtime.builtin.corpus.tour import DEFAULT_TOUR, Tour, TourError, read_tour
 from runtime.builtin.expectations import holds, known_to
 from runtime.builtin.export import load_run
 from runtime.builtin.generate import Generated, Generator, Request
 from runtime.builtin.runtime_answers import RuntimeAnswers
-from runtime.builtin.train import DEFAULT_TOUR
 from runtime.errors import UserError
 
 SUBJECTS = ("recall", "sums", "app", "facts", "talk", "words", "markup", "outside")

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from runtime.builtin.model import EPS, LanguageModel, ModelConfig
 from runtime.builtin.prompt import template
-from runtime.builtin.train import TrainConfig
+from runtime.builtin.schedule import TrainConfig
 from runtime.builtin.vocabulary import END_OF_TEXT, IM_END, SPECIAL, load_vocabulary
 
 ARCHITECTURE = "qwen35"

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,75 +27,20 @@ from torch.nn import functional
 from runtime.builtin.batches import EMPTY, Batch, batches
 from runtime.builtin.corpus.mix import Stage
 from runtime.builtin.corpus.registry import World
-from runtime.builtin.corpus.tour import TourError, read_tour
-from runtime.builtin.model import LanguageModel, ModelConfig
+from runtime.builtin.corpus.tour import DEFAULT_TOUR, TourError, read_tour
+from runtime.builtin.evaluate import cases, figures
+from runtime.builtin.evaluate import run as hold
+from runtime.builtin.generate import Generator
+from runtime.builtin.model import LanguageModel
 from runtime.builtin.muon import Muon
+from runtime.builtin.schedule import GROUP, Plan, TrainConfig, plan
 from runtime.builtin.vocabulary import load_vocabulary, pieces, train_vocabulary
 
-DEFAULT_TOUR = Path(__file__).with_name("tour.json")
-GROUP = 16  # steps packed together
 LONG = 2048
 
 
 class TrainError(Exception):
     """The training cannot go on; the message is a sentence for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrainConfig:
-    """`tokens` counts rows × length over all steps; a run goes on only with the configuration that it began with."""
-
-    model: ModelConfig = field(default_factory=ModelConfig)
-    tokens: int = 40_000_000
-    rows: int = 12
-    length: int = 512
-    seed: int = 0
-    muon_rate: float = 0.02
-    adam_rate: float = 3e-3
-    weight_decay: float = 0.05
-    clip: float = 1.0
-    warmup: int = 60
-    copying: float = 0.10  # share of the steps in which short copying tasks come first
-    decay: float = 0.55  # share at which the learning rate begins to fall
-    long: float = 0.70  # share from which every sixth step has long rows
-    finish: float = 0.90  # share from which the MTP block trains alone
-    draft_weight: float = 0.3
-    depth: int = 3
-
-    @property
-    def steps(self) -> int:
-        return self.tokens // (self.rows * self.length)
-
-    @classmethod
-    def from_dict(cls, body: dict[str, Any]) -> TrainConfig:
-        return cls(**{**body, "model": ModelConfig(**body["model"])})
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a step does: its data, how many drafts it trains, whether the trunk moves, the share of the full rate."""
-
-    stage: Stage
-    group: int
-    index: int
-    drafts: int
-    trunk: bool
-    rate: float
-
-
-def plan(config: TrainConfig, step: int) -> Plan:
-    share = step / config.steps
-    finish = share >= config.finish
-    if finish:
-        rate = 0.5 * (1 - share) / (1 - config.finish)
-    else:
-        rate = min(1.0, (step + 1) / config.warmup)
-        if share > config.decay:
-            rate *= max(0.03, (config.finish - share) / (config.finish - config.decay))
-    stage: Stage = "copying" if share < config.copying else "all"
-    if share >= config.long and step % 6 == 5:
-        return Plan("long", step // (6 * GROUP), step // 6 % GROUP, config.depth if finish else 1, not finish, rate)
-    return Plan(stage, step // GROUP, step % GROUP, config.depth if finish else 1, not finish, rate)
 
 
 class Data:
@@ -265,7 +210,13 @@ class Run:
         print(json.dumps(entry), flush=True)
 
 
-def train(run: Run, stop_at: int | None = None, save_minutes: float = 5.0, log_every: int = 20) -> None:
+def train(
+    run: Run,
+    stop_at: int | None = None,
+    save_minutes: float = 5.0,
+    log_every: int = 20,
+    evaluate_every: int | None = None,
+) -> None:
     """Train to the end, to step `stop_at`, or until asked to stop (SIGINT, SIGTERM); saves in each case."""
     asked: list[int] = []
     handlers = {s: signal.signal(s, lambda number, _: asked.append(number)) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -281,6 +232,8 @@ def train(run: Run, stop_at: int | None = None, save_minutes: float = 5.0, log_e
             if run.step % log_every == 0 or run.step == end:
                 run.log(_figures(run, recent, seen, now - begun))
                 recent.clear()
+            if evaluate_every and run.step % evaluate_every == 0:
+                run.log({"step": run.step} | quick_evaluation(run))
             if now - saved > 60 * save_minutes:
                 run.save()
                 saved = now
@@ -304,6 +257,15 @@ def _figures(run: Run, recent: list[Losses], since: int, seconds: float) -> dict
     }
 
 
+def quick_evaluation(run: Run, every: int = 6) -> dict[str, Any]:
+    """Figures on every sixth held-out dialogue, and the drafts' acceptance on them."""
+    tour = run.world.tour
+    generator = Generator(run.model, run.tokenizer)
+    outcomes = hold(generator, cases(tour)[::every], tour)
+    accepted = generator.acceptance([o.replies[-1] for o in outcomes])
+    return figures(outcomes) | {"acceptance": dataclasses.asdict(accepted)}
+
+
 def _mean(numbers: Iterator[float]) -> float:
     values = list(numbers)
     return sum(values) / len(values)
@@ -318,6 +280,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto")
     parser.add_argument("--no-compile", action="store_true", help="run without torch.compile")
+    parser.add_argument("--evaluate-every", type=int, metavar="STEPS", help="log figures on held-out dialogues")
     parser.add_argument("--stop-at", type=int, help="stop after this step, to go on later")
     options = parser.parse_args(arguments)
     fast_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
@@ -328,7 +291,7 @@ def main(arguments: list[str] | None = None) -> int:
         torch.set_flush_denormal(True)
         if not options.no_compile:
             run.compile()
-        train(run, options.stop_at)
+        train(run, options.stop_at, evaluate_every=options.evaluate_every)
     except (TrainError, TourError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -70,6 +70,17 @@ FRAMES = Phrases(
     my child asks: {q}
     i forgot: {q}
     please tell me {q}
+    {q}, do you know
+    any idea {q}
+    do you have an idea {q}
+    quiz: {q}
+    i am asking myself {q}
+    for my homework: {q}
+    let me ask: {q}
+    explain to me {q}
+    you surely know {q}
+    {q}, if you know
+    my friend wants to know {q}
     """
 )
 

@@ -5,7 +5,20 @@ from __future__ import annotations
 from random import Random
 from typing import Literal
 
-from runtime.builtin.corpus import app, code, facts, markup, outside, recall, spelling, stories, sums, talk, units
+from runtime.builtin.corpus import (
+    app,
+    code,
+    facts,
+    markup,
+    outside,
+    recall,
+    relations,
+    spelling,
+    stories,
+    sums,
+    talk,
+    units,
+)
 from runtime.builtin.corpus.dialogue import Dialogue, Turn
 from runtime.builtin.corpus.registry import Intent, World
 
@@ -30,9 +43,9 @@ SYSTEMS = (
 )
 # What a dialogue is made of, per stage. Copying first: recall grows out of it.
 SHARES: dict[Stage, dict[str, float]] = {
-    "copying": {"repeat": 25, "recall": 45, "turns": 30},
-    "all": {"recall": 22, "untold": 6, "turns": 66, "sums": 3, "joined": 3},
-    "long": {"recall": 55, "turns": 45},
+    "copying": {"repeat": 25, "recall": 35, "related": 15, "turns": 25},
+    "all": {"recall": 18, "related": 12, "untold": 6, "turns": 58, "sums": 3, "joined": 3},
+    "long": {"recall": 40, "related": 20, "turns": 40},
 }
 
 
@@ -43,9 +56,11 @@ def dialogue(r: Random, world: World, stage: Stage = "all") -> Dialogue:
     system = ""
     if kind == "recall":
         turns, system = _recall(r, world, stage)
+    elif kind == "related":
+        turns = _related(r, world, stage)
     elif kind == "untold":
         turns = [_filler(r, world) for _ in range(r.randint(0, 2))]
-        turns.append(recall.everything(r, []) if r.random() < 0.12 else recall.ask_untold(r, recall.draw(r, world)))
+        turns.append(_untold(r, world))
     elif kind == "repeat":
         turns = [spelling.repeat.make(r, world)]
     elif kind == "sums":
@@ -74,6 +89,36 @@ def _single(r: Random, world: World) -> Turn:
 
 def _filler(r: Random, world: World) -> Turn:
     return r.choices(INTENTS, FILLERS)[0].make(r, world)
+
+
+def _untold(r: Random, world: World) -> Turn:
+    """A question for something never told."""
+    x = r.random()
+    if x < 0.12:
+        return recall.everything(r, [])
+    if x < 0.4:
+        return relations.ask_untold(r, relations.draw(r, world))
+    return recall.ask_untold(r, recall.draw(r, world))
+
+
+def _related(r: Random, world: World, stage: Stage) -> list[Turn]:
+    """Facts in free form, told and asked."""
+    facts = [relations.draw(r, world) for _ in range(r.choices((1, 2, 3), (60, 30, 10))[0])]
+    facts = list({f.relation: f for f in facts}.values())
+    longest = {"copying": 1, "all": 7, "long": 20}[stage]
+    turns = [relations.tell(r, f) for f in facts]
+    turns += [_filler(r, world) for _ in range(min(longest, int(r.expovariate(1 / (1 + longest / 3)))))]
+    asked = [relations.ask(r, f) for f in facts]
+    if r.random() < 0.15:
+        asked.append(_untold_relation(r, world, facts))
+    r.shuffle(asked)
+    return turns + asked
+
+
+def _untold_relation(r: Random, world: World, known: list[relations.Related]) -> Turn:
+    while (fact := relations.draw(r, world)).relation.kind in {f.relation.kind for f in known}:
+        pass
+    return relations.ask_untold(r, fact)
 
 
 def _joined(r: Random, world: World) -> Turn:

@@ -104,6 +104,21 @@ TELL = Phrases(
     so {o} {l} is {v}
     today {o} {l} is {v}
     store this: {o} {l} is {v}
+    {l}: {v}
+    {o} {l}, by the way, is {v}
+    they gave me {v} as {l}
+    i chose {v} as {o} {l}
+    i use {v} as {o} {l}
+    for {o} {l} take {v}
+    set {o} {l} to {v}
+    {v} is what i have as {l}
+    put {v} down as {o} {l}
+    the {l} i have is {v}
+    fyi {o} {l} is {v}
+    please save {o} {l}: {v}
+    {o} {l} happens to be {v}
+    {o} {l} is called {v}
+    {v}, that is {o} {l}
     memorise {o} {l}: {v}
     """
 )
@@ -142,6 +157,34 @@ ASK = Phrases(
     what did i tell you about {o} {l}
     i want to know {o} {l}
     if i asked you for {o} {l}, what would you say
+    which one is {o} {l}
+    {o} {l} was what
+    {o} {l} is
+    complete this: {o} {l} is
+    any idea what {o} {l} is
+    look up {o} {l}
+    check {o} {l}
+    what would be {o} {l}
+    i told you {o} {l}, say it
+    {l}
+    {l} please
+    what {l} do i have
+    which {l} do i have
+    give back {o} {l}
+    read out {o} {l}
+    tell me again what {o} {l} is
+    do you happen to know {o} {l}
+    what did i call {o} {l}
+    state {o} {l}
+    which was {o} {l}
+    what would you write for {o} {l}
+    how did i describe {o} {l}
+    {o} {l}, you remember
+    {o} {l}, do you know it
+    who or what is {o} {l}
+    the {l} of mine
+    you know what {o} {l} is
+    what have i told you of {o} {l}
     """
 )
 CORRECT = Phrases(

@@ -54,6 +54,28 @@ ASK = Phrases(
     quick, {e}
     and now {e}
     what comes out of {e}
+    {e} gives
+    {e} is equal to
+    the value of {e}
+    so {e} would make
+    tell me {e}
+    result: {e}
+    i have to do {e}
+    check {e} for me
+    {e}, what do you get
+    let us do {e}
+    do the sum {e}
+    please solve this: {e}
+    what number is {e}
+    {e}, for my homework
+    is it hard to do {e}
+    how big is {e}
+    i wonder what {e} is
+    {e} as a number
+    type the result of {e}
+    a quick one: {e}
+    one sum: {e}
+    can you tell me what {e} is
     """
 )
 ADD = Phrases(
@@ -204,7 +226,7 @@ def _story(r: Random, phrases: Phrases, a: int, b: int) -> str:
     return phrases.typed(r, {"a": a, "b": b, "n": r.choice(NAMES), "x": r.choice(COUNTED)})
 
 
-@intent(9, filler=1)
+@intent(12, filler=1)
 def addition(r: Random, world: World) -> Turn:
     a, b = _operands(r)
     x = r.random()
@@ -217,7 +239,7 @@ def addition(r: Random, world: World) -> Turn:
     return worked(user, f"{a} + {b}", add_steps(a, b), a + b)
 
 
-@intent(9, filler=1)
+@intent(12, filler=1)
 def subtraction(r: Random, world: World) -> Turn:
     a, b = _operands(r)
     if b > a and r.random() < 0.85:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+DEFAULT_TOUR = Path(__file__).parents[1] / "tour.json"
+
 Kind = Literal["command", "key", "setting"]
 
 

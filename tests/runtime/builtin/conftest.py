@@ -6,8 +6,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from runtime.builtin.corpus.registry import World
-from runtime.builtin.corpus.tour import Tour, read_tour
-from runtime.builtin.train import DEFAULT_TOUR
+from runtime.builtin.corpus.tour import DEFAULT_TOUR, Tour, read_tour
 from runtime.builtin.vocabulary import pieces, train_vocabulary
 
 VOCABULARY = 1024

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from runtime.builtin.corpus import app, code, facts, markup, recall, spelling, stories, sums, talk, units
+from runtime.builtin.corpus import app, code, facts, markup, recall, relations, spelling, stories, sums, talk, units
 from runtime.builtin.corpus.dialogue import Dialogue, Turn, segments
 from runtime.builtin.corpus.grammar import Phrases, expand, normal
 from runtime.builtin.corpus.mix import BY_NAME, INTENTS, SHARES, dialogue
@@ -243,7 +243,10 @@ def own_grammar(world: World) -> dict[str, list[tuple[Phrases, dict[str, str]]]]
         return [(p, fields) for p in vars(module).values() if isinstance(p, Phrases)]
 
     return {
-        "recall": [(p, told) for p in (recall.ASK, *(slot.ask for slot in recall.SLOTS.values()))],
+        "recall": [
+            *((p, told) for p in (recall.ASK, *(slot.ask for slot in recall.SLOTS.values()))),
+            *((p, {"t": words, "n": words}) for p in relations.PHRASES.values()),
+        ],
         "sums": all_of(sums, numbers),
         "app": [(p, entries) for p in (app.WHAT, app.PRESS, app.HOW)],
         "facts": [*known.items(), *((p, {}) for _, p in facts.SINGLES)],

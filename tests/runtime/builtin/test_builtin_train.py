@@ -12,8 +12,10 @@ from tokenizers import Tokenizer
 
 from runtime.builtin.batches import AHEAD, EMPTY, batches
 from runtime.builtin.corpus.registry import World
+from runtime.builtin.corpus.tour import DEFAULT_TOUR
 from runtime.builtin.model import ModelConfig
-from runtime.builtin.train import DEFAULT_TOUR, Run, TrainConfig, TrainError, main, plan, train
+from runtime.builtin.schedule import TrainConfig, plan
+from runtime.builtin.train import Run, TrainError, main, train
 
 SMALL = ModelConfig(vocabulary=1024, hidden=64, ff=96, layers=4, heads=2, head_dim=32, rope_dim=8, state_dim=16)
 CONFIG = TrainConfig(model=SMALL, rows=2, length=256, tokens=16 * 2 * 256, warmup=4, long=1.0)
