@@ -113,7 +113,7 @@ TIMES = Phrases(
     times table {d}
     """
 )
-TASKS = Phrases(
+CHECKLIST = Phrases(
     """
     make a [todo|to-do|task] list: {x}
     my [todo|to-do] list is {x}
@@ -171,12 +171,12 @@ def numbered(r: Random, world: World) -> Turn:
 
 
 @intent(1)
-def tasks(r: Random, world: World) -> Turn:
+def checklist(r: Random, world: World) -> Turn:
     items = [
         f"{r.choice(('buy', 'call', 'clean', 'find', 'write', 'pay', 'read'))} {values.word(r, world)}"
         for _ in range(3)
     ]
-    user = TASKS.typed(r, {"x": _joined(r, items)}, question=False)
+    user = CHECKLIST.typed(r, {"x": _joined(r, items)}, question=False)
     return Turn(user, "\n".join(f"- [ ] {item}" for item in items), "A list of tasks with boxes.")
 
 
@@ -211,4 +211,4 @@ def command_table(r: Random, world: World) -> Turn:
     return Turn(user, table(("Name", "Meaning"), rows), f"A table of {names}.")
 
 
-INTENTS = (name_some, bullets, numbered, tasks, fact_table, times_table, command_table)
+INTENTS = (name_some, bullets, numbered, checklist, fact_table, times_table, command_table)

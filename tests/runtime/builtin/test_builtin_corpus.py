@@ -174,6 +174,10 @@ def test_every_intent_and_every_entry_of_the_tour_occurs(world: World) -> None:
         assert intent.make(r, world).reply
 
 
+def test_intents_have_names_of_their_own() -> None:
+    assert len(BY_NAME) == len(INTENTS)
+
+
 def test_wishes_belong_to_entries(world: World) -> None:
     assert set(app.WISHES) <= {e.name for e in world.tour.entries}
 
