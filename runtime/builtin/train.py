@@ -202,7 +202,7 @@ class Run:
         """Fuse the element-wise work of each block; costs a minute or two at the start."""
         torch._dynamo.config.cache_size_limit = 64
         for block in self.model.trunk:
-            block.compile()
+            block.compile(dynamic=False)
 
     def log(self, entry: dict[str, Any]) -> None:
         with (self.out / "log.jsonl").open("a", encoding="utf-8") as file:
