@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -56,6 +57,9 @@ class QwenChat(App[None]):
         return self.chat
 
     def on_mount(self) -> None:
+        if not self.is_headless:
+            # What is here now stays until the end: a collection that walks through it stops the drawing for a while.
+            self.call_after_refresh(gc.freeze)
         for notice in self._theme_notices:
             self.chat.say(notice, "warning")
 

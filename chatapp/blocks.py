@@ -9,12 +9,13 @@ from typing import Literal
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.timer import Timer
+from textual.widget import Widget
 from textual.widgets import Static
 
 from chatapp.figures import count
 from chatapp.markdown_view import MarkdownView
+from chatapp.plain_container import PlainContainer
 from chatapp.plain_view import PlainView
-from chatapp.sanitize import clean
 from chatapp.thought import ThoughtView
 from runtime.protocol import Channel, FinishReason
 
@@ -36,7 +37,7 @@ _SIGNS: dict[Severity, str] = {"info": "·", "warning": "!", "error": "✗"}
 EMPTY = "The model ended its reply without a word."
 
 
-class Block(Vertical):
+class Block(Widget):
     """One entry of the transcript."""
 
     def fresh(self) -> Block:
@@ -44,49 +45,39 @@ class Block(Vertical):
         raise NotImplementedError
 
 
-class UserBlock(Block):
+class UserBlock(PlainView, Block):
     def __init__(self, text: str) -> None:
-        super().__init__()
+        super().__init__(text, USER_ROWS, classes="block")
         self.text = text
-
-    def compose(self) -> ComposeResult:
-        yield PlainView(self.text, USER_ROWS)
 
     def fresh(self) -> UserBlock:
         return UserBlock(self.text)
 
 
-class NoticeBlock(Block):
+class NoticeBlock(PlainView, Block):
     """A sentence of the program itself."""
 
     def __init__(self, text: str, severity: Severity = "info") -> None:
-        super().__init__(classes=f"-{severity}")
+        super().__init__(text, sign=_SIGNS[severity], classes=f"block -{severity}")
         self.text = text
         self.severity = severity
-
-    def compose(self) -> ComposeResult:
-        yield Static(_SIGNS[self.severity], classes="notice--sign")
-        yield PlainView(self.text)
 
     def fresh(self) -> NoticeBlock:
         return NoticeBlock(self.text, self.severity)
 
 
-class PageBlock(Block):
+class PageBlock(MarkdownView, Block):
     """A page of Markdown by the program itself."""
 
     def __init__(self, markdown: str) -> None:
-        super().__init__()
+        super().__init__(markdown, classes="block")
         self.markdown = markdown
-
-    def compose(self) -> ComposeResult:
-        yield MarkdownView(self.markdown)
 
     def fresh(self) -> PageBlock:
         return PageBlock(self.markdown)
 
 
-class ReplyBlock(Block):
+class ReplyBlock(PlainContainer, Vertical, Block):
     """A reply: as it comes, through `prefill`, `feed` and `finish`; or of the past, when made with an `ending`.
 
     What comes is drawn every FRAME seconds at most.
@@ -103,7 +94,7 @@ class ReplyBlock(Block):
         thinking_tokens: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
+        super().__init__(classes="block")
         self._ending = ending
         self._thought_closed = thought_closed
         self._thinking_ms = thinking_ms
@@ -118,7 +109,8 @@ class ReplyBlock(Block):
         self._thinking_until: float | None = None
         self._thought_view = ThoughtView(thought) if thought else None
         self._answer_view = MarkdownView(answer) if ending is not None else MarkdownView()
-        self._footer = Static("", classes="reply--footer", markup=False)
+        self._footer: Static | None = None
+        self._footer_text = ""
 
     @property
     def answer(self) -> str:
@@ -148,7 +140,6 @@ class ReplyBlock(Block):
         if self._thought_view is not None:
             yield self._thought_view
         yield self._answer_view
-        yield self._footer
 
     def on_mount(self) -> None:
         if self._ending is not None:
@@ -243,5 +234,11 @@ class ReplyBlock(Block):
         self._thought_view.measure(until - self._thinking_since, self._thinking_tokens)
 
     def _set_footer(self, text: str) -> None:
-        self._footer.update(clean(text))
+        if text == self._footer_text:
+            return
+        self._footer_text = text
+        if self._footer is None:
+            self._footer = Static(text, classes="reply--footer", markup=False)
+            self.mount(self._footer)
+        self._footer.update(text)
         self._footer.display = bool(text)

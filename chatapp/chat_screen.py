@@ -15,6 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
+from textual.reactive import reactive
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Static
@@ -27,6 +28,7 @@ from chatapp.composer import Composer
 from chatapp.history import blocks_of, choices_of
 from chatapp.options import ChatOptions
 from chatapp.picker import Choice, Picker
+from chatapp.plain_container import PlainContainer
 from chatapp.sanitize import clean, clean_line
 from chatapp.session import Session
 from chatapp.status import StatusLine
@@ -46,6 +48,8 @@ HINTS = 6
 
 class ChatScreen(Screen[None]):
     """Implements `commands.Chat` and `turns.View`."""
+
+    BLANK = True
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "Copy, stop, clear or quit", id="chat.interrupt", priority=True, show=False),
@@ -76,7 +80,7 @@ class ChatScreen(Screen[None]):
         self._has_model = options.model is not None
 
     def compose(self) -> ComposeResult:
-        with Container(id="stage"):
+        with Stage(id="stage"):
             yield Transcript(id="transcript")
             yield JumpToEnd(id="jump")
         with Container(id="desk"):
@@ -300,6 +304,8 @@ class ChatScreen(Screen[None]):
 
     async def _start(self) -> None:
         await self._open(self._options.conversation_id)
+        if self._options.system_override is not None:
+            self._session.system = self._options.system_override
         for notice in (self._store_notice, *self._options.notices):
             if notice:
                 self.say(notice, "warning")
@@ -377,14 +383,23 @@ class ChatScreen(Screen[None]):
         self._show_jump()
 
 
+class Stage(PlainContainer, Container):
+    pass
+
+
 class JumpToEnd(Static):
     """Over the transcript while its end is out of sight."""
 
     ALLOW_SELECT = False
 
+    growing: reactive[bool] = reactive(False, layout=True)
+
     def show(self, out_of_sight: bool, growing: bool) -> None:
         self.display = out_of_sight
-        self.update(f"↓ {'new' if growing else 'end'} · Ctrl+End")
+        self.growing = growing
+
+    def render(self) -> str:
+        return f"↓ {'new' if self.growing else 'end'} · Ctrl+End"
 
     async def on_click(self, event: events.Click) -> None:
         event.stop()

@@ -10,8 +10,8 @@ from rich.style import Style
 from textual.geometry import Region, Size
 from textual.selection import Selection
 from textual.strip import Strip
-from textual.widget import Widget
 
+from chatapp.plain_container import LaidOutOnce
 from chatapp.rows import Rows, copied
 
 STYLES = (
@@ -20,7 +20,7 @@ STYLES = (
 )
 
 
-class RowsView(Widget):
+class RowsView(LaidOutOnce):
     """As tall as its rows. A subclass lays them out in `lay_out`."""
 
     ALLOW_SELECT = True
@@ -29,6 +29,7 @@ class RowsView(Widget):
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._drawn: dict[str, Style] = {}
+        self._strips: dict[int, Strip] = {}
 
     def lay_out(self, width: int) -> Rows:
         """The rows at this width; called whenever they are needed, so it keeps what it has made."""
@@ -44,9 +45,12 @@ class RowsView(Widget):
     def notify_style_update(self) -> None:
         super().notify_style_update()
         self._drawn.clear()
+        self._strips.clear()
 
     def rows_changed(self, first: int, before: int) -> None:
         """Redraw from row `first` on; `before` is the number of rows there were."""
+        for number in [number for number in self._strips if number >= first]:
+            del self._strips[number]
         rows = len(self.lay_out(self.size.width)) if self.size.width else 0
         if rows != before:
             self.refresh(layout=True)
@@ -54,20 +58,27 @@ class RowsView(Widget):
             self.refresh(Region(0, first, self.size.width, rows - first))
 
     def render_line(self, y: int) -> Strip:
-        width = self.size.width
+        strip = self._strips.get(y)
+        if strip is None or strip.cell_length != self.size.width:
+            strip = self._strips[y] = self._draw(y, self.size.width)
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(y)) is not None:
+            rows = self.lay_out(self.size.width)
+            skip = rows[y].skip if y < len(rows) else None
+            if skip is not None:
+                start, end = span
+                strip = self._selected(strip, max(start, skip), len(rows[y].text) if end == -1 else end)
+        return strip
+
+    def _draw(self, y: int, width: int) -> Strip:
+        base = self.visual_style.rich_style
         rows = self.lay_out(width)
-        base = self.rich_style
         if y >= len(rows):
             return Strip.blank(width, base)
         row = rows[y]
         fill = base + self._style(row.fill)
         segments = [Segment(text, fill + self._style(names)) for text, names in row.spans]
-        strip = Strip(segments).adjust_cell_length(width, fill)
-        selection = self.text_selection
-        if selection is not None and row.skip is not None and (span := selection.get_span(y)) is not None:
-            start, end = span
-            strip = self._selected(strip, max(start, row.skip), len(row.text) if end == -1 else end)
-        return strip.apply_offsets(0, y)
+        return Strip(segments).adjust_cell_length(width, fill).apply_offsets(0, y)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         rows = self.lay_out(self.size.width)

@@ -13,6 +13,7 @@ from textual.widgets import Static
 from chatapp.figures import duration, plural
 from chatapp.markdown import plain
 from chatapp.markdown_view import MarkdownView
+from chatapp.plain_container import PlainContainer
 from chatapp.rows import Row, Rows
 from chatapp.rows_view import RowsView
 from chatapp.sanitize import clean
@@ -21,7 +22,7 @@ TAIL_ROWS = 3
 _TAIL_CHARACTERS = 900
 
 
-class ThoughtView(Vertical):
+class ThoughtView(PlainContainer, Vertical):
     """One line while folded; a running thought also shows its last few rows."""
 
     def __init__(self, text: str = "") -> None:
@@ -85,7 +86,7 @@ class ThoughtView(Vertical):
 
     def _refresh_head(self) -> None:
         for head in self.query(ThoughtHead):
-            head.update(self._label())
+            head.show(self._label())
 
     def _label(self) -> str:
         facts = []
@@ -131,6 +132,12 @@ class ThoughtHead(Static):
     def __init__(self, label: str) -> None:
         super().__init__(label, markup=False)
         self.can_focus = True
+        self._label = label
+
+    def show(self, label: str) -> None:
+        if label != self._label:
+            self._label = label
+            self.update(label)
 
     async def action_fold(self) -> None:
         view = self.parent

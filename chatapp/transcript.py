@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widget import AwaitMount
 from textual.widgets import Static
 
 from chatapp.blocks import Block, ReplyBlock, UserBlock
 from chatapp.figures import plural
+from chatapp.plain_container import PlainContainer
 
-SHOWN = 40
+SHOWN = 30
 """Blocks that are mounted when a conversation opens."""
-MOST = 80
+MOST = 60
 """Blocks that are mounted at most while the view follows the end."""
 PAGE = 20
 
 
-class Transcript(VerticalScroll):
+class Transcript(PlainContainer, VerticalScroll):
     """Follows the end until the user scrolls up, and again once the end is reached."""
-
-    BINDINGS: ClassVar[list[BindingType]] = []
 
     class Moved(Message):
         """What is in sight has changed: `Transcript.at_end` tells whether the end is."""
@@ -38,13 +35,9 @@ class Transcript(VerticalScroll):
         self._marker = EarlierMarker()
 
     @property
-    def _column(self) -> Vertical:
-        return self.query_one("#column", Vertical)
-
-    @property
     def blocks(self) -> list[Block]:
         """Those that are mounted, oldest first."""
-        return list(self._column.query_children(Block))
+        return [child for child in self.children if isinstance(child, Block)]
 
     @property
     def earlier(self) -> int:
@@ -56,30 +49,27 @@ class Transcript(VerticalScroll):
         return self.scroll_y >= self.max_scroll_y
 
     def compose(self) -> ComposeResult:
-        # At least as tall as the view: an anchored view of less would be scrolled to before its beginning.
-        yield Vertical(self._marker, id="column")
-
-    def on_mount(self) -> None:
-        self.anchor()
+        yield self._marker
 
     async def show(self, blocks: Sequence[Block]) -> None:
         """Replace everything."""
         async with self.batch():
-            await self._column.remove_children(Block)
+            await self.remove_children(self.blocks)
             self._earlier = list(blocks[:-SHOWN])
             self._marker.tell(len(self._earlier))
-            await self._column.mount(*blocks[-SHOWN:])
-        self.anchor()
+            self.anchor(False)
+            await self.mount(*blocks[-SHOWN:])
 
     def add(self, block: Block) -> AwaitMount:
         """Append a block at the end; awaiting it is only needed to use its widgets at once."""
         if self.at_end:
             self._unload_old()
-        return self._column.mount(block)
+        return self.mount(block)
 
     def follow(self) -> None:
         """Go to the end and stay there."""
-        self.anchor()
+        if self.max_scroll_y > 0:
+            self.anchor()
 
     def last_reply(self) -> ReplyBlock | None:
         return next((block for block in reversed(self.blocks) if isinstance(block, ReplyBlock)), None)
@@ -100,7 +90,7 @@ class Transcript(VerticalScroll):
         height, place = self.virtual_size.height, self.scroll_y
         self.release_anchor()
         self._marker.tell(len(self._earlier))
-        await self._column.mount_all(page, after=self._marker)
+        await self.mount_all(page, after=self._marker)
 
         def restore() -> None:
             self._loading = False
@@ -116,7 +106,20 @@ class Transcript(VerticalScroll):
         old = blocks[:-SHOWN]
         self._earlier += [block.fresh() for block in old]
         self._marker.tell(len(self._earlier))
-        self._column.remove_children(old)
+        self.remove_children(old)
+
+    def watch_virtual_size(self) -> None:
+        self._anchor_if_full()
+
+    def on_resize(self) -> None:
+        self._anchor_if_full()
+
+    def _anchor_if_full(self) -> None:
+        """Anchor once there is more than the view holds: an anchored view of less would begin above its first row."""
+        if (self.max_scroll_y > 0) != self.is_anchored:
+            self.anchor(not self.is_anchored)
+            if not self.is_anchored:
+                self.scroll_home(animate=False, immediate=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
 from chatapp.blocks import Block
+from chatapp.plain_container import PlainContainer
 
 _KEYS = (
     ("Enter", "send"),
@@ -18,9 +20,9 @@ _KEYS = (
 )
 
 
-class Welcome(Block):
+class Welcome(PlainContainer, Vertical, Block):
     def __init__(self, has_model: bool) -> None:
-        super().__init__()
+        super().__init__(classes="block")
         self._has_model = has_model
 
     def compose(self) -> ComposeResult:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+# Models this small only lose by threads; the processes that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 SHARED = Path(__file__).parents[2] / "shared" / "fixtures"
 
