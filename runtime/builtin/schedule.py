@@ -16,7 +16,7 @@ class TrainConfig:
     """`tokens` counts rows × length over all steps; a run goes on only with the configuration that it began with."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    tokens: int = 40_000_000
+    tokens: int = 36_000_000
     rows: int = 12
     length: int = 512
     seed: int = 0
