@@ -1,0 +1,173 @@
+"""Phrasings: templates with alternatives and fields, dressed the way people type.
+
+A template is a line such as `[can|could] you tell me {x}[ please|]`: brackets choose, and nest; braces are filled with
+values, which no noise ever touches, since the reply depends on them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import NamedTuple
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def alternatives(text: str) -> tuple[str, ...]:
+    return tuple(text.split("|"))
+
+
+OPENERS = alternatives(
+    "hey, |ok, |so, |please, |hi, |hello! |well, |a question: |tell me, |hm, |next question: |sorry, |one more: |and "
+    "|quick question: |good, |alright, |hi there, |hey there! |now, |oh, |also, |um, |by the way, |hi! |okay so "
+    "|right, |thanks. |cool, |great! |i see. |last one: |help: |ah, |then |nice. |excuse me, |yo, |listen, "
+    "|just wondering, "
+)
+CLOSERS = alternatives(
+    "| please| please?| thanks| thank you| :)| now?|, please.| then?|, thanks!| pls| for me| ?|...|!"
+)
+SHORTHAND = {
+    "you": "u",
+    "please": "pls",
+    "are": "r",
+    "what": "wat",
+    "because": "cuz",
+    "thanks": "thx",
+    "going to": "gonna",
+}
+KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+
+
+class Piece(NamedTuple):
+    text: str
+    value: bool  # filled from a field
+
+
+class Phrases:
+    """Templates that mean the same, one a line."""
+
+    def __init__(self, lines: str | Iterable[str]) -> None:
+        rows = lines.splitlines() if isinstance(lines, str) else lines
+        self.templates = tuple(row.strip() for row in rows if row.strip())
+
+    def plain(self, r: Random, values: Mapping[str, object] = {}) -> str:
+        """One template expanded, as written."""
+        return "".join(p.text for p in expand(r, r.choice(self.templates), values))
+
+    def typed(self, r: Random, values: Mapping[str, object] = {}, question: bool = True) -> str:
+        """One template expanded as a user would type it: openers, closers, case and typing mistakes."""
+        return dress(r, expand(r, r.choice(self.templates), values), question)
+
+    def matches(self, text: str, fields: Mapping[str, str] = {}) -> bool:
+        """Whether `text` is one of the templates, but for case and marks; `fields` are patterns, by default any."""
+        return any(re.fullmatch(pattern, normal(text)) for pattern in self.patterns(fields))
+
+    def patterns(self, fields: Mapping[str, str] = {}) -> list[str]:
+        """A regular expression of each template."""
+        return [_pattern(t, fields) for t in self.templates]
+
+
+def expand(r: Random, template: str, values: Mapping[str, object]) -> list[Piece]:
+    """Raises KeyError for a field without a value."""
+    pieces: list[Piece] = []
+    for token in re.split(r"(\{\w+\})", _choose(r, template).strip()):
+        if token.startswith("{"):
+            pieces.append(Piece(str(values[token[1:-1]]), True))
+        elif token:
+            pieces.append(Piece(token, False))
+    return pieces
+
+
+def _choose(r: Random, template: str) -> str:
+    while (inner := re.search(r"\[([^\[\]]*)\]", template)) is not None:
+        template = template[: inner.start()] + r.choice(alternatives(inner[1])) + template[inner.end() :]
+    return re.sub(r"  +", " ", template)
+
+
+def _pattern(template: str, fields: Mapping[str, str]) -> str:
+    regex = re.escape(normal(template))
+    regex = regex.replace(r"\[", "(?:").replace(r"\]", ")").replace(r"\|", "|")
+    regex = re.sub(r"\\\{(\w+)\\\}", lambda m: f"(?:{fields.get(m[1], '.+')})", regex)
+    return regex.replace(r"\ ", " *")
+
+
+def normal(text: str) -> str:
+    """Lower case, without marks and double spaces: the form in which phrasings are compared."""
+    return re.sub(r"\s+", " ", re.sub(r"[?!.,]", "", text.lower())).strip()
+
+
+def dress(r: Random, pieces: list[Piece], question: bool = True) -> str:
+    if r.random() < 0.10:
+        pieces = [p if p.value else Piece(_shorthand(r, p.text), False) for p in pieces]
+    if r.random() < 0.14:
+        pieces = _mistype(r, pieces)
+    if r.random() < 0.08:
+        pieces = [p if p.value else Piece(p.text.replace("'", ""), False) for p in pieces]
+    text = "".join(p.text for p in pieces)
+    first_is_value = bool(pieces) and pieces[0].value
+    if r.random() < 0.22:
+        text = r.choice(OPENERS) + text
+        first_is_value = False
+    if r.random() < 0.55 and not first_is_value:
+        text = text[:1].upper() + text[1:]
+    if text.endswith((".", "?", "!")):
+        return text
+    x = r.random()
+    if x < 0.16:
+        return text + r.choice(CLOSERS)
+    if x < 0.62:
+        return text + ("?" if question else ".")
+    return text
+
+
+def _shorthand(r: Random, text: str) -> str:
+    for word, short in SHORTHAND.items():
+        if r.random() < 0.6:
+            text = re.sub(rf"\b{word}\b", short, text)
+    return text
+
+
+def _mistype(r: Random, pieces: list[Piece]) -> list[Piece]:
+    """One or two slips of the fingers in the fixed text."""
+    result = list(pieces)
+    for _ in range(r.choice((1, 1, 2))):
+        places = [i for i, p in enumerate(result) if not p.value and len(p.text) > 5]
+        if not places:
+            break
+        i = r.choice(places)
+        result[i] = Piece(_slip(r, result[i].text), False)
+    return result
+
+
+def _slip(r: Random, text: str) -> str:
+    i = r.randrange(1, len(text) - 1)
+    if not text[i].isalpha() or not text[i - 1].isalpha():
+        return text
+    kind = r.randrange(4)
+    if kind == 0:
+        return text[:i] + text[i + 1 :]
+    if kind == 1:
+        return text[:i] + text[i] + text[i:]
+    if kind == 2:
+        return text[: i - 1] + text[i] + text[i - 1] + text[i + 1 :]
+    row = next((k for k in KEYS if text[i].lower() in k), "")
+    near = row[max(0, row.find(text[i].lower()) - 1) :][:3].replace(text[i].lower(), "")
+    return text[:i] + (r.choice(near) if near else text[i]) + text[i + 1 :]
+
+
+def sentence(text: str) -> str:
+    """With a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
+def listed(items: list[str], last: str = "and") -> str:
+    """`a, b and c`."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}"
+
+
+def article(noun: str) -> str:
+    """The noun with `a` or `an`."""
+    return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"

@@ -1,0 +1,49 @@
+"""Small talk, and questions about the model and the program in general: the tables of `talk.toml`."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import partial
+from importlib.resources import files
+from random import Random
+from typing import Any
+
+from runtime.builtin.corpus.dialogue import Turn
+from runtime.builtin.corpus.grammar import Phrases
+from runtime.builtin.corpus.registry import Intent, World
+
+
+def load(name: str) -> dict[str, Any]:
+    """A TOML file of this package."""
+    return tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))
+
+
+TABLES = load("talk.toml")
+PHRASES = {name: Phrases(table["users"]) for name, table in TABLES.items()}
+
+
+def _turn(name: str, r: Random, world: World) -> Turn:
+    table = TABLES[name]
+    reply = r.choice(table["replies"]).replace("{real_model}", world.tour.real_model)
+    user = PHRASES[name].typed(r, question=_asks(name))
+    return Turn(user, reply, table["thought"])
+
+
+def _asks(name: str) -> bool:
+    return name not in (
+        "greeting",
+        "thanks",
+        "goodbye",
+        "tired",
+        "happy",
+        "sad",
+        "praise",
+        "insult",
+        "agree",
+        "apology",
+    )
+
+
+INTENTS = tuple(
+    Intent(name, partial(_turn, name), table["weight"], table.get("filler", 0.0)) for name, table in TABLES.items()
+)

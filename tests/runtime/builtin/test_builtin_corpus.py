@@ -1,0 +1,300 @@
+"""The generator: seeded, well formed, right, and apart from the held-out dialogues."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from random import Random
+from types import ModuleType
+
+import pytest
+
+from runtime.builtin.corpus import app, code, facts, markup, recall, relations, spelling, stories, sums, talk, units
+from runtime.builtin.corpus.dialogue import Dialogue, Turn, segments
+from runtime.builtin.corpus.grammar import Phrases, expand, normal
+from runtime.builtin.corpus.mix import BY_NAME, INTENTS, SHARES, dialogue
+from runtime.builtin.corpus.registry import World
+from runtime.builtin.evaluate import SUBJECTS, cases
+from runtime.builtin.prompt import render
+
+STAGES = tuple(SHARES)
+
+
+def many(world: World, n: int = 400, stage: str = "all", seed: int = 7) -> list[Dialogue]:
+    r = Random(seed)
+    return [dialogue(r, world, stage) for _ in range(n)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_same_seed_gives_the_same_dialogues(world: World, stage: str) -> None:
+    assert many(world, 50, stage) == many(world, 50, stage)
+    assert many(world, 50, stage) != many(world, 50, stage, seed=8)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_segments_are_the_text_of_the_chat_template(world: World, stage: str) -> None:
+    for d in many(world, 200, stage):
+        assert "".join(s.text for s in segments(d)) == render(d.messages(), preserve=d.preserve)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_prompt_of_the_last_turn_begins_its_document(world: World, stage: str) -> None:
+    for d in many(world, 100, stage):
+        prompt = render(d.messages()[:-1], thinking=d.thinking[-1], preserve=d.preserve)
+        text = "".join(s.text for s in segments(d))
+        assert text.startswith(prompt)
+        assert text[len(prompt) :].rstrip("\n").endswith("<|im_end|>")
+
+
+def test_no_text_is_loose_at_its_ends_or_holds_control_tokens(world: World) -> None:
+    for d in many(world):
+        for turn in d.turns:
+            for text in (turn.user, turn.reply, turn.thought, turn.plain or "x"):
+                assert text and text == text.strip()
+                assert "<|" not in text and "think>" not in text
+                assert not re.search(r"\{\w+\}|[\[\]]\w+\|", text), text
+
+
+def test_a_reply_that_needs_a_dropped_thought_is_not_learnt() -> None:
+    turn = Turn("7 + 8", "7 + 8 = 15", "ones: 7 + 8 = 15", plain="ones: 7 + 8 = 15\nSo 7 + 8 = 15.")
+    weights = {s.text: s.weight for s in segments(Dialogue((turn, turn), (True, False)))}
+    assert weights["7 + 8 = 15<|im_end|>"] == 0
+    assert weights["ones: 7 + 8 = 15\nSo 7 + 8 = 15.<|im_end|>"] == 1
+
+
+@pytest.mark.parametrize("name", [i.name for i in sums.INTENTS])
+def test_arithmetic_is_right_in_every_line(world: World, name: str) -> None:
+    r = Random(name)
+    for _ in range(400):
+        turn = BY_NAME[name].make(r, world)
+        for line in f"{turn.thought}\n{turn.reply}\n{turn.plain}".splitlines():
+            check_equation(line)
+
+
+def check_equation(line: str) -> None:
+    """Every `expression = number` of a line of working holds."""
+    line = line.split(": ", 1)[-1].removeprefix("So ").rstrip(".")
+    line = re.sub(r", (write|borrow|carry).*", "", line)
+    match = re.fullmatch(r"([\d+\-×÷ ]+) = (-?\d+)(?:, plus (\d+) = (\d+))?( remainder (\d+))?", line)
+    if match is None:
+        return
+    left, value = match[1].replace("×", "*"), int(match[2])
+    if "÷" in left:
+        a, b = map(int, left.split("÷"))
+        assert (a // b, a % b) == (value, int(match[6] or 0))
+    else:
+        assert eval(left) == value, line
+    if match[3]:
+        assert value + int(match[3]) == int(match[4]), line
+
+
+def test_columns_agree_with_python() -> None:
+    r = Random(1)
+    for _ in range(500):
+        a, b, d = r.randint(0, 9999), r.randint(0, 9999), r.randint(0, 9)
+        assert written(sums.add_steps(a, b)) == a + b
+        assert written(sums.subtract_steps(max(a, b), min(a, b))) == abs(a - b)
+        assert written(sums.multiply_steps(a, d)) == a * d
+
+
+def written(steps: list[str]) -> int:
+    """The number that the steps write, digit by digit."""
+    last = int(re.findall(r"= (\d+)", steps[-1])[-1])
+    total = last * 10 ** (len(steps) - 1)
+    for i, step in enumerate(steps[:-1]):
+        digit = re.search(r"write (\d)", step) or re.search(r"= (\d), borrow", step)
+        assert digit is not None
+        total += int(digit[1]) * 10**i
+    return total
+
+
+def test_conversions_are_right(world: World) -> None:
+    r = Random(3)
+    known = {u: c for c in units.CONVERSIONS for u in (*c.large[:2], *c.small[:2])}
+    for _ in range(300):
+        turn = BY_NAME["conversion"].make(r, world)
+        match = re.fullmatch(r"(\d+) (\S+) = (\d+) (\S+)", turn.reply)
+        assert match is not None
+        a, x, b, y = int(match[1]), match[2], int(match[3]), match[4]
+        (c,) = [c for c in units.CONVERSIONS if x in (*c.large, *c.small) and y in (*c.large, *c.small)]
+        assert a * c.factor == b if x in c.large else a == b * c.factor
+        assert x in known
+
+
+def test_letters_are_counted_right(world: World) -> None:
+    r = Random(4)
+    for _ in range(200):
+        letters = re.fullmatch(r"(\w+) has (\d+) letters\.", BY_NAME["length"].make(r, world).reply)
+        assert letters is not None and len(letters[1]) == int(letters[2])
+        count = re.fullmatch(r"The letter (.) occurs (.+) in (\w+)\.", BY_NAME["count"].make(r, world).reply)
+        assert count is not None
+        times = {"not once": 0, "once": 1, "twice": 2}.get(count[2]) if "times" not in count[2] else int(count[2][0])
+        assert count[3].count(count[1]) == times
+
+
+def test_told_values_are_asked_back_as_last_told(world: World) -> None:
+    r = Random(5)
+    seen = 0
+    for _ in range(600):
+        d = dialogue(r, world)
+        told: dict[str, str] = {}
+        for turn in d.turns:
+            if " Noted: " in f" {turn.reply}":
+                for part in re.split(r"(?:, | and )(?=your |the )", turn.reply.partition("Noted: ")[2][:-1]):
+                    subject, _, value = part.partition(" is ")
+                    told[subject] = value.removeprefix("now ")
+            elif (said := re.fullmatch(r"(Your .+?|The .+? of the .+?) is (.+)\.", turn.reply)) and turn.weight == 4:
+                key = said[1][0].lower() + said[1][1:]
+                if key in told:
+                    assert told[key] == said[2]
+                    seen += 1
+    assert seen > 50
+
+
+def test_what_was_not_told_is_not_in_the_dialogue(world: World) -> None:
+    r = Random(6)
+    seen = 0
+    for _ in range(1500):
+        d = dialogue(r, world)
+        for i, turn in enumerate(d.turns):
+            if untold := re.fullmatch(r"You have not told me (.+) yet\.", turn.reply):
+                earlier = " ".join(t.reply for t in d.turns[:i] if t.reply.startswith("Noted"))
+                assert f"{untold[1]} is" not in earlier
+                seen += untold[1] != "anything"
+    assert seen > 50
+
+
+def test_every_intent_and_every_entry_of_the_tour_occurs(world: World) -> None:
+    r = Random(2)
+    replies = [BY_NAME[name].make(r, world).reply for name in ("what_is_it", "how_to") for _ in range(2500)]
+    for entry in world.tour.entries:
+        assert any(f"`{entry.name}`" in reply for reply in replies), entry.name
+    for intent in INTENTS:
+        assert intent.make(r, world).reply
+
+
+def test_intents_have_names_of_their_own() -> None:
+    assert len(BY_NAME) == len(INTENTS)
+
+
+def test_wishes_belong_to_entries(world: World) -> None:
+    assert set(app.WISHES) <= {e.name for e in world.tour.entries}
+
+
+def test_unlisted_keys_are_answered_honestly(world: World) -> None:
+    r = Random(9)
+    honest = Counter(BY_NAME["capital"].make(r, world).reply.startswith("I do not know") for _ in range(500))
+    assert 20 < honest[True] < 150
+
+
+def test_a_template_expands_and_matches_itself() -> None:
+    phrases = Phrases("[can|could] you tell me {x}[ please|]")
+    r = Random(0)
+    texts = {"".join(p.text for p in expand(r, phrases.templates[0], {"x": "the time"})) for _ in range(50)}
+    assert texts == {f"{a} you tell me the time{b}" for a in ("can", "could") for b in (" please", "")}
+    assert all(phrases.matches(t.upper() + "?") for t in texts)
+    assert phrases.matches("can you tell me 42", {"x": r"\d+"})
+    assert not phrases.matches("can you tell me it", {"x": r"\d+"})
+    assert not phrases.matches("would you tell me the time")
+
+
+def test_values_stay_as_they_are_under_typing_noise() -> None:
+    r = Random(0)
+    phrases = Phrases("please remember the following word: {v}")
+    assert all("aWkWaRd-Value77" in phrases.typed(r, {"v": "aWkWaRd-Value77"}) for _ in range(500))
+
+
+# Held-out dialogues
+
+
+def one_of(texts: Iterable[str]) -> str:
+    return "|".join(sorted({re.escape(normal(t)) for t in texts}))
+
+
+def own_grammar(world: World) -> dict[str, list[tuple[Phrases, dict[str, str]]]]:
+    """Per subject the phrasings that could make its messages, with what their fields can hold."""
+    number, words = r"\d+", r"[\w'-]+( [\w'-]+)*"
+    wishes = [p for phrases in app.WISHES.values() for p in phrases.patterns()]
+    operation = r"(\+|-|−|\*|x|×|/|:|÷|plus|minus|times|and|divided by)"
+    numbers = {"a": number, "b": number, "d": number, "e": f"{number} ?{operation} ?{number}"}
+    labels = one_of(label for slot in recall.SLOTS.values() for label in slot.labels)
+    told = {"o": "my|the", "l": rf"{labels}|({'|'.join(recall.SHARED)}) of the \w+", "v": words}
+    entries = {
+        "c": one_of(e.name for e in world.tour.entries),
+        "i": "|".join([*wishes, one_of(e.action for e in world.tour.entries)]),
+        "k": "command|key|setting",
+    }
+    known = {
+        ask.phrases: {"k": one_of(k for k, _ in family.pairs), "v": one_of(v for _, v in family.pairs)}
+        for family in facts.FAMILIES.values()
+        for ask in family.asks
+    }
+    unit_names = one_of(u for c in units.CONVERSIONS for u in (*c.large, *c.small))
+    tasks = "|".join(
+        normal(re.escape(task.strip()).replace(r"\{n\}", number).replace(r"\{w\}", r"\w+").replace(r"\{W\}", r"\w+"))
+        for snippet in code.SNIPPETS
+        for task in snippet["tasks"].split("|")
+    )
+    shapes = {
+        "n": one_of((*map(str, markup.COUNTS), *markup.COUNTS.values())),
+        "c": one_of(markup.CATEGORIES),
+        "k": one_of([title for title, *_ in markup.COLUMNS.values()]),
+        "d": number,
+    }
+
+    def all_of(module: ModuleType, fields: dict[str, str]) -> list[tuple[Phrases, dict[str, str]]]:
+        return [(p, fields) for p in vars(module).values() if isinstance(p, Phrases)]
+
+    return {
+        "recall": [
+            *((p, told) for p in (recall.ASK, *(slot.ask for slot in recall.SLOTS.values()))),
+            *((p, {"t": words, "n": words}) for p in relations.PHRASES.values()),
+        ],
+        "sums": all_of(sums, numbers),
+        "app": [(p, entries) for p in (app.WHAT, app.PRESS, app.HOW)],
+        "facts": [*known.items(), *((p, {}) for _, p in facts.SINGLES)],
+        "talk": [(p, {}) for p in talk.PHRASES.values()],
+        "words": [
+            *all_of(spelling, {"w": r"[\w'\"]+", "c": r"\w", "p": r"\w+", "q": r"\w+", "t": words}),
+            *all_of(units, {"n": number, "x": unit_names, "y": unit_names}),
+            *all_of(stories, {"x": words, "t": words}),
+        ],
+        "markup": [
+            *all_of(code, {"i": tasks, "l": one_of(snippet["language"] for snippet in code.SNIPPETS)}),
+            *all_of(markup, shapes),
+        ],
+        "outside": [],
+    }
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_no_held_out_question_is_a_phrasing_of_the_grammar(world: World, subject: str) -> None:
+    """Bare sums aside: 6 + 7 has one phrasing."""
+    patterns = [re.compile(p) for phrases, fields in own_grammar(world)[subject] for p in phrases.patterns(fields)]
+    for question in {c.users[-1] for c in cases(world.tour, [subject])}:
+        if re.search("[a-z]", question):
+            assert not any(p.fullmatch(normal(question)) for p in patterns), question
+
+
+def test_the_generator_never_utters_a_held_out_message(world: World) -> None:
+    """Short messages aside: there are few ways to say hello, or 6 + 7."""
+    held = {normal(u) for c in cases(world.tour) for u in c.users[-1:] if len(u.split()) > 3}
+    for seed, stage in enumerate(STAGES):
+        for d in many(world, 3000 if stage == "all" else 300, stage, seed):
+            for turn in d.turns:
+                assert normal(turn.user) not in held
+
+
+def test_the_held_out_set_is_large_enough(world: World) -> None:
+    distinct = {c.users for c in cases(world.tour, [s for s in SUBJECTS if s != "outside"])}
+    assert len(distinct) >= 600
+    assert len(cases(world.tour, ["outside"])) >= 200
+
+
+def test_held_out_values_are_not_listed(world: World) -> None:
+    from runtime.builtin.corpus import values
+
+    listed = {w.lower() for w in (*values.NAMES, *values.TOWNS, *values.JOBS, *values.HOBBIES, *values.COLOURS)}
+    for case in cases(world.tour, ["recall"]):
+        assert case.expectation.lower() not in listed, case.expectation

@@ -1,0 +1,117 @@
+"""Training: it learns, a resumed run equals an unbroken one, the second part leaves the trunk alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from runtime.builtin.batches import AHEAD, EMPTY, batches
+from runtime.builtin.corpus.registry import World
+from runtime.builtin.corpus.tour import DEFAULT_TOUR
+from runtime.builtin.model import ModelConfig
+from runtime.builtin.schedule import TrainConfig, plan
+from runtime.builtin.train import Run, TrainError, main, train
+
+SMALL = ModelConfig(vocabulary=1024, hidden=64, ff=96, layers=4, heads=2, head_dim=32, rope_dim=8, state_dim=16)
+CONFIG = TrainConfig(model=SMALL, rows=2, length=256, tokens=16 * 2 * 256, warmup=4, long=1.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    tokenizer.save(str(tmp_path / "vocabulary.json"))
+    return tmp_path
+
+
+def run_in(folder: Path, config: TrainConfig = CONFIG) -> Run:
+    return Run(folder, config, DEFAULT_TOUR, bf16=False)
+
+
+def test_a_batch_is_a_function_of_seed_and_group(tokenizer: Tokenizer, world: World) -> None:
+    first, again = (list(batches(tokenizer, world, "all", 1, 5, 4, 3, 256)) for _ in range(2))
+    other = list(batches(tokenizer, world, "all", 1, 6, 4, 3, 256))
+    assert all(
+        np.array_equal(a.ids, b.ids) and np.array_equal(a.position, b.position)
+        for a, b in zip(first, again, strict=True)
+    )
+    assert not np.array_equal(first[0].ids, other[0].ids)
+
+
+def test_rows_hold_whole_documents_and_little_else(tokenizer: Tokenizer, world: World) -> None:
+    start, end = tokenizer.token_to_id("<|im_start|>"), tokenizer.token_to_id("<|im_end|>")
+    made = list(batches(tokenizer, world, "all", 1, 0, 8, 4, 512))
+    assert np.mean([b.fill for b in made]) > 0.93
+    for b in made:
+        assert b.ids.shape == (4, 512 + AHEAD)
+        for ids, document in zip(b.ids, b.document, strict=True):
+            for number in set(document.tolist()) - {EMPTY}:
+                tokens = ids[:512][document == number]
+                assert tokens[0] == start and end in tokens[-2:]
+
+
+def test_positions_rise_by_one_but_for_the_jumps(tokenizer: Tokenizer, world: World) -> None:
+    steps = []
+    for b in batches(tokenizer, world, "all", 1, 0, 8, 4, 512):
+        same = b.document[:, 1:] == b.document[:, :-1]
+        steps.append((b.position[:, 1:] - b.position[:, :-1])[same & (b.document[:, 1:] != EMPTY)])
+    step = np.concatenate(steps)
+    assert step.min() == 1
+    assert 0.0003 < (step > 1).mean() < 0.02
+
+
+def test_the_loss_falls(folder: Path) -> None:
+    run = run_in(folder, replace(CONFIG, tokens=60 * 2 * 256))
+    seen = [run.advance().trunk for _ in range(45)]
+    assert seen[0] == pytest.approx(np.log(1024), rel=0.05)
+    assert np.mean(seen[-5:]) < seen[0] - 1.5
+
+
+def test_a_resumed_run_equals_an_unbroken_one(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = tmp_path_factory.mktemp("unbroken")
+    (other / "vocabulary.json").write_bytes((folder / "vocabulary.json").read_bytes())
+    train(run_in(folder), stop_at=7)
+    resumed = run_in(folder)
+    assert resumed.step == 7
+    train(resumed)
+    unbroken = run_in(other)
+    train(unbroken)
+    for (name, a), b in zip(resumed.model.named_parameters(), unbroken.model.parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_the_second_part_moves_the_mtp_block_alone(folder: Path) -> None:
+    run = run_in(folder, replace(CONFIG, finish=0.5))
+    train(run, stop_at=8)
+    before = {n: p.clone() for n, p in run.model.named_parameters()}
+    result = run.advance()
+    assert len(result.drafts) == 3
+    moved = {n.split(".")[1] for n, p in run.model.named_parameters() if not torch.equal(p, before[n])}
+    assert moved == {str(SMALL.layers)}
+
+
+def test_the_plan_warms_up_falls_and_changes_stages() -> None:
+    config = TrainConfig()
+    plans = [plan(config, s) for s in range(config.steps)]
+    assert plans[0].rate < 0.05 and max(p.rate for p in plans) == 1.0
+    assert plans[int(0.89 * config.steps)].rate < 0.1
+    assert {p.stage for p in plans[: config.steps // 11]} == {"copying"}
+    assert {p.stage for p in plans[config.steps // 2 : int(0.65 * config.steps)]} == {"all"}
+    assert {p.stage for p in plans[int(0.8 * config.steps) :]} == {"all", "long"}
+    assert [p.trunk for p in plans] == sorted((p.trunk for p in plans), reverse=True)
+    assert len({(p.stage, p.group, p.index) for p in plans}) == len(plans)
+
+
+def test_another_configuration_does_not_go_on_with_a_run(folder: Path) -> None:
+    train(run_in(folder), stop_at=1)
+    with pytest.raises(TrainError, match="another configuration"):
+        run_in(folder, replace(CONFIG, seed=1))
+
+
+def test_an_unreadable_tour_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tour.json").write_text('{"entries": [{"kind": "spell"}]}')
+    assert main(["--out", str(tmp_path / "run"), "--tour", str(tmp_path / "tour.json")]) == 1
+    assert "cannot be read" in capsys.readouterr().err
