@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
-from pygments.token import Token  # type: ignore[import-untyped]
-from pygments.util import ClassNotFound  # type: ignore[import-untyped]
+from pygments.lexers import get_lexer_by_name
+from pygments.token import Token
+from pygments.util import ClassNotFound
 
 from chatapp.rows import Span
 
