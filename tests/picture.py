@@ -26,7 +26,8 @@ _WEB_FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)  # a picture that loads
 MESSAGES = ("My name is Marigold.", "What is 31 + 46?", "What is my name?")
 
 
-async def take(model: str, target: Path) -> None:
+async def take(model: str) -> str:
+    """The picture as SVG."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "conversations.db")
         backend = LocalBackend()
@@ -35,10 +36,9 @@ async def take(model: str, target: Path) -> None:
         async with app.run_test(size=(92, 28)) as pilot:
             chat = Chat(app, pilot, backend, store)  # type: ignore[arg-type]
             await asyncio.wait_for(_talk(chat), 300)
-            target.parent.mkdir(exist_ok=True)
             picture = app.export_screenshot(title="qwenchat")
-            target.write_text(_WEB_FONT.sub("", picture))
         store.close()
+    return _WEB_FONT.sub("", picture)
 
 
 async def _talk(chat: Chat) -> None:
@@ -52,4 +52,4 @@ async def _talk(chat: Chat) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(take(str(Path(sys.argv[1]).absolute()), Path(sys.argv[2])))
+    Path(sys.argv[2]).write_text(asyncio.run(take(str(Path(sys.argv[1]).absolute()))))
