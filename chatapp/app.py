@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -61,6 +63,9 @@ class QwenChat(App[None]):
     def on_mount(self) -> None:
         self.call_after_refresh(self.run_worker, _warm_up, thread=True, exit_on_error=False)
         if not self.is_headless:
+            # The terminal is put in order, and what is being written is kept.
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                asyncio.get_running_loop().add_signal_handler(number, self.chat.quit)
             # What is here now stays until the end: a collection that walks through it stops the drawing for a while.
             self.call_after_refresh(gc.freeze)
 

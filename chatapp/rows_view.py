@@ -93,6 +93,8 @@ class RowsView(LaidOutOnce):
     def _selected(self, strip: Strip, start: int, end: int) -> Strip:
         """`strip` with the characters from `start` to `end` marked."""
         mark = self.screen.get_component_rich_style("screen--selection")
+        if mark.color == mark.bgcolor:  # most themes give the selection a ground only: the text keeps its colour
+            mark = Style(bgcolor=mark.bgcolor)
         segments: list[Segment] = []
         position = 0
         for text, style, _ in strip:

@@ -104,7 +104,7 @@ class Engine:
         if len(request.prompt) >= self.context_length:
             raise ContextError(
                 f"The conversation needs {len(request.prompt):,} tokens, and the context holds "
-                f"{self.context_length:,} including the reply."
+                f"{self.context_length:,} including the reply: begin a new one, or open the model with more context."
             )
         with self.pool.lend(conversation, request.prompt) as state:
             yield from self._prefill(state, request.prompt, request.boundaries, cancelled, request.shared)

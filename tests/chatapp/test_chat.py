@@ -258,6 +258,9 @@ class TestInterrupt:
             await chat.pilot.mouse_down(offset=(x, y))
             await chat.pilot.hover(offset=(x + 3, y))
             await chat.pilot.mouse_up(offset=(x + 3, y))
+            marked = [segment for segment in chat.app.screen._compositor.render_strips()[y] if "one" in segment.text]
+            assert marked
+            assert all(segment.style and segment.style.color != segment.style.bgcolor for segment in marked)
             await chat.pilot.press("ctrl+c")
             assert chat.app.clipboard.startswith("one")
             assert backend.cancelled == []
