@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from runtime.models.config import ModelConfig
+from runtime.prefix import common_prefix
 
 BLOCK = 256  # tokens
 
@@ -268,6 +269,13 @@ class SequenceState:
             self.last_hidden = place.last_hidden
             self._hold()
         return target
+
+    def adopt(self, other: SequenceState) -> None:
+        """Come back, from now on, also to the places of a sequence that begins as this one does."""
+        agreed = common_prefix(self.ids, other.ids)
+        places = {place.length: place for place in other.checkpoints if place.length <= agreed}
+        places |= {place.length: place for place in self.checkpoints}
+        self.checkpoints = [places[length] for length in sorted(places)]
 
     def fork(self, length: int) -> SequenceState:
         """Another sequence that goes on from `reach(length)`; what both hold is shared, this one stays as it is."""

@@ -142,6 +142,8 @@ class StatePool:
         if self.snapshots and (found := self.snapshots.find(prompt, reached)):
             restored = self.snapshots.load(*found)
             if restored:
+                if best:
+                    restored.adopt(best)
                 return restored
         if best is None:
             return self.new_state()

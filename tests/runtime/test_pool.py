@@ -153,6 +153,20 @@ class TestHoldings:
         assert engine.pool.nbytes == 0
 
 
+def test_what_comes_from_disk_keeps_the_places_that_are_in_memory(model: Qwen35, tmp_path: Path) -> None:
+    """A snapshot may reach a little further than the state in memory, and has fewer places to come back to."""
+    engine = new_engine(model, store=new_store(model, tmp_path))
+    ids = prompt(1, 120)
+    starts = tuple(range(10, 130, 10))
+    ask(engine, "a", request(ids, boundaries=starts))
+    engine.pool.save(never)
+    ask(engine, "a", request([*ids[:132], 7, 8, 9], boundaries=starts))
+    _, cached = ask(engine, "a", request(ids, boundaries=starts))
+    assert cached > 130  # on disk the end of the prompt is known, in memory only its last boundary
+    _, cached = ask(engine, "a", request([*ids[:35], 7, 8, 9], boundaries=starts))
+    assert cached == 30
+
+
 class TestThinning:
     def test_a_place_just_before_another_goes_first(self) -> None:
         assert least_useful([0, 500, 503, 1000, 1500, 1600, 1700], 1800) in (1, 2)
