@@ -124,7 +124,8 @@ class Generate:
     """Answer the last user message. The whole conversation is sent; the engine finds what it already has.
 
     `thinking` None: the model's default. `thinking_budget`: tokens after which the thought is closed.
-    `preserve_thinking` None: the template's default.
+    `preserve_thinking` None: the template's default. `drafts`: tokens drafted at each step, 0 to 4; None: as many as
+    pay.
     """
 
     request_id: str
@@ -134,6 +135,7 @@ class Generate:
     thinking: bool | None = None
     thinking_budget: int | None = None
     preserve_thinking: bool | None = None
+    drafts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class ChatModel:
             stop_ids=self._tokenizer.stop_ids,
             max_tokens=command.sampling.max_tokens,
             thought=self._thought(command.thinking_budget) if prompt.opens_thought else None,
+            drafts=command.drafts,
             boundaries=self._boundaries(prompt.ids),
             shared=self._system_tokens(command.messages, prompt.ids),
         )
