@@ -177,7 +177,9 @@ class FakeApp:
 
     return_code = 0
 
-    def __init__(self, backend: LocalBackend, store: Store, saved: Settings, options: ChatOptions) -> None:
+    def __init__(
+        self, backend: LocalBackend, store: Store, saved: Settings, options: ChatOptions, keep: Callable[..., Any]
+    ) -> None:
         OPENED[:] = [(saved, options)]
 
     def run(self) -> None:
