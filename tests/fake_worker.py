@@ -10,7 +10,8 @@ SCRIPT is JSON, or the path of a JSON file:
 `load` runs for each Load, before its Ready; the n-th Generate plays the n-th of `replies`, the last one repeats;
 `idle` runs after each of them. `kept` are the states that CacheReport tells of, as fields of CachedState, CacheDrop
 takes from them; `cache` runs for each CacheList and CacheDrop, before its CacheReport. `model` overrides fields of
-ModelInfo. `record`: a file that receives every command line. A reply ends in Finished("stop") unless a step ended it. A STEP is an object, played in this order of keys:
+ModelInfo. `record`: a file that receives every command line. A reply ends in Finished("stop") unless a step ended it.
+A STEP is an object, played in this order of keys:
 
     {"when": text}        skip the step unless the command, as JSON, contains the text
     {"once": PATH}        skip the step if PATH exists, else create it: for what must not happen again after a restart
