@@ -111,6 +111,9 @@ class LocalBackend:
                     return
         finally:
             load.events = None
+            while not events.empty():  # what came and nobody took
+                if not isinstance(event := events.get_nowait(), LoadProgress):
+                    self._tell(event)
 
     async def generate(self, command: Generate) -> AsyncGenerator[Event, None]:
         if command.request_id in self._requests:

@@ -7,8 +7,9 @@ import json
 import sys
 from collections.abc import Sequence
 
-from runtime import bench_resume
+from runtime import bench_draft, bench_resume
 from runtime.bench_worker import WorkerError
+from runtime.protocol import Load
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -16,22 +17,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="runtime.bench", description="Benchmarks of the runtime.")
     benchmarks = parser.add_subparsers(required=True, metavar="NAME")
     resume = benchmarks.add_parser("resume", help="what a turn of a long conversation reads again")
-    resume.add_argument("model", metavar="MODEL", help="a GGUF file")
     resume.add_argument("--tokens", type=int, default=8000, help="of history (default: %(default)s)")
     resume.add_argument("--quick", action="store_true", help="only without thinking")
     resume.add_argument("--kv-type", choices=["auto", "q8"], default="auto", help="type of keys and values")
-    resume.add_argument("--ops", choices=["auto", "reference", "cpu", "triton"], default="auto")
-    resume.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    drafts = benchmarks.add_parser("draft", help="what drafting brings")
+    drafts.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
+    drafts.add_argument("--max-tokens", type=int, default=128, help="of each reply (default: %(default)s)")
+    drafts.add_argument("--thinking", action="store_true", help="with thoughts")
+    drafts.add_argument("--threads", type=int, help="of the model")
+    for benchmark in (resume, drafts):
+        benchmark.add_argument("model", metavar="MODEL", help="a GGUF file")
+        benchmark.add_argument("--ops", choices=["auto", "reference", "cpu", "triton"], default="auto")
+        benchmark.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    resume.set_defaults(measure=_resume)
+    drafts.set_defaults(measure=_draft)
     found = parser.parse_args(argv)
     try:
-        report = bench_resume.measure(
-            found.model, found.tokens, quick=found.quick, ops=found.ops, kv_type=found.kv_type
-        )
+        report = found.measure(found)
     except WorkerError as error:
         print(error, file=sys.stderr)
         return 2
     print(json.dumps(report.as_dict()) if found.json else report.as_text())
     return 0 if report.good else 1
+
+
+def _resume(found: argparse.Namespace) -> bench_resume.Report:
+    return bench_resume.measure(found.model, found.tokens, quick=found.quick, ops=found.ops, kv_type=found.kv_type)
+
+
+def _draft(found: argparse.Namespace) -> bench_draft.Report:
+    load = Load(found.model, ops=found.ops, threads=found.threads)
+    return bench_draft.measure(found.rounds, found.max_tokens, thinking=found.thinking, load=load)
 
 
 if __name__ == "__main__":

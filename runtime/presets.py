@@ -88,6 +88,8 @@ def presets(metadata: Mapping[str, Any]) -> Presets:
     if identity.official:
         return rows
     own = _file_values(metadata)
+    if own and identity.generation is None:
+        own = {"presence_penalty": 0.0, **own}  # no key of the file could have asked for one
     return MappingProxyType({mode: _with(params, own) for mode, params in rows.items()})
 
 

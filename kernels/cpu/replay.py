@@ -12,11 +12,18 @@ from torch import Tensor
 
 from kernels.cpu.machine import Machine, Runnable
 
-_KEPT = 3  # results of the same work whose memory is looked after; others are freed when they are let go of
-_UNUSED = 3  # references to memory of which no tensor is left: the list's, the loop's, and the count's own
+_KEPT = 3  # results whose memory is looked after; that of others is freed when they are let go of
 
 # From input tensors to output tensors, all by ops of the table.
 Work = Callable[[Sequence[Tensor]], list[Tensor]]
+
+
+def _references(memory: list[NDArray[np.float32]], index: int) -> int:
+    """To an entry of the list; a tensor over it is one more."""
+    return sys.getrefcount(memory[index])
+
+
+_UNUSED = _references([np.empty(1, np.float32)], 0)
 
 
 class Replay:
@@ -25,7 +32,7 @@ class Replay:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._recorded: dict[Hashable, tuple[Runnable, list[torch.Size]]] = {}
-        self._memory: dict[Hashable, list[NDArray[np.float32]]] = {}
+        self._memory: list[NDArray[np.float32]] = []
 
     def __call__(
         self, key: Hashable, work: Work, inputs: Sequence[Tensor], tables: Sequence[list[Tensor]], position: int
@@ -37,20 +44,21 @@ class Replay:
         if key not in self._recorded:
             self._recorded[key] = self._record(work, inputs, tables, position)
         runnable, shapes = self._recorded[key]
-        outputs = self._outputs(key, shapes)
+        outputs = self._outputs(shapes)
         runnable.run([*inputs, *outputs], tables, position)
         return outputs
 
-    def _outputs(self, key: Hashable, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    def _outputs(self, shapes: Sequence[torch.Size]) -> list[Tensor]:
         """Room for the results, that of earlier ones which nobody holds if there is any: fresh memory is slow."""
         sizes = [-(-shape.numel() // 16) * 16 for shape in shapes]
-        kept = self._memory.setdefault(key, [])
-        free = next((memory for memory in kept if sys.getrefcount(memory) == _UNUSED), None)
-        if free is None:
-            free = np.empty(sum(sizes), np.float32)
-            kept.append(free)
-            del kept[:-_KEPT]
-        parts = torch.from_numpy(free).split(sizes)
+        needed = sum(sizes)
+        kept = self._memory
+        fits = (i for i in range(len(kept)) if kept[i].size >= needed and _references(kept, i) == _UNUSED)
+        index = next(fits, None)
+        if index is None:
+            self._memory = [*self._memory[1 - _KEPT :], np.empty(needed, np.float32)]
+            index = -1
+        parts = torch.from_numpy(self._memory[index])[:needed].split(sizes)
         return [part[: shape.numel()].view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def _record(

@@ -41,5 +41,6 @@ def test_no_operation_reads_the_history_again(capsys: pytest.CaptureFixture[str]
     report = json.loads(capsys.readouterr().out)
     assert {row["session"] for row in report["rows"]} == {"same", "restarted", "killed"}
     for row in report["rows"]:
-        if (row["session"], row["operation"]) != ("restarted", "edit of middle"):
+        # On disk the places of old turns are thinned out: an edit far back begins at the nearest one kept.
+        if row["session"] == "same" or row["operation"] != "edit of middle":
             assert row["prefilled_tokens"] <= row["new_tokens"], row

@@ -99,8 +99,13 @@ def test_a_fine_tunes_file_goes_before_the_family(mode: str) -> None:
         top_p=0.5,
         min_p=0.125,
         repetition_penalty=1.25,
-        presence_penalty=presets({})[mode].presence_penalty,
+        presence_penalty=0.0,  # which a file cannot ask for, so its values are complete without
     )
+
+
+def test_a_file_made_from_a_known_model_keeps_that_ones_presence_penalty() -> None:
+    made_from = {"general.name": "Tale Spinner", "general.base_model.0.name": "Qwen3.5 4B"}
+    assert presets(made_from | FILE)["thinking"].presence_penalty == 1.5
 
 
 @pytest.mark.parametrize("broken", [-1.0, float("nan"), "hot", None, [1]])

@@ -1,0 +1,39 @@
+"""The benchmark of drafting: what it reports, and that it runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rewrite import GOLDENS
+
+from runtime import bench
+from runtime.bench_draft import CHOICES, Report, Row
+
+
+def report(ratio: float) -> Report:
+    rows = (Row(0, 100.0, 1.0, 0, 0), Row(3, 150.0, 1.5, 300, 240), Row(None, 100.0 * ratio, ratio, 20, 1))
+    return Report("Tiny", "cpu", 5, 900, rows)
+
+
+def test_the_report_shows_every_choice() -> None:
+    text = report(1.25).as_text().splitlines()
+    assert text[0] == "Tiny, cpu, 900 tokens a round, median of 5"
+    assert [line.split() for line in text[2:]] == [
+        ["0", "100.0", "1.00"],
+        ["3", "150.0", "1.50", "0.800"],
+        ["auto", "125.0", "1.25", "0.050"],
+    ]
+
+
+@pytest.mark.parametrize(("ratio", "good"), [(1.5, True), (0.98, True), (0.97, False)])
+def test_drafting_by_its_own_choice_must_not_lose(ratio: float, good: bool) -> None:
+    assert report(ratio).good is good
+
+
+def test_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    bench.main(["draft", str(GOLDENS / "tiny-dense.gguf"), "--rounds", "1", "--max-tokens", "3", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert [row["drafts"] for row in found["rows"]] == list(CHOICES)
+    assert found["rows"][0]["drafted"] == 0
+    assert found["rows"][1]["drafted"] > 0
