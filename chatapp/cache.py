@@ -17,7 +17,7 @@ ROWS = 30
 _TITLE = 40  # characters
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _HEAD = "| Conversation | Tokens | Checkpoints | In memory | On disk |\n|:--|--:|--:|--:|--:|"
-_SHARED = "What two conversations share is counted in both. `/cache drop` drops this one's, `/cache drop all` all."
+_SHARED = "What two share is counted in both. `/cache drop` forgets this conversation's state, `/cache drop all` all."
 
 
 class Cache:

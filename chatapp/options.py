@@ -40,7 +40,7 @@ class ChatOptions:
     threads: int | None = None
     kv_type: KvType = "auto"
     snapshots: str | None = None  # the folder of states on disk; None: they end with the engine
-    snapshot_budget: float | None = None  # GB
+    snapshot_budget: float | None = None  # GB; 0: nothing is kept on disk
     memory_budget: float | None = None  # GB
     theme: str | None = None
     notices: tuple[str, ...] = ()  # sentences to show at the start
@@ -52,7 +52,7 @@ class ChatOptions:
             self.context_length,
             self.ops,
             self.threads,
-            snapshots=self.snapshots,
+            snapshots=self.snapshots if self.snapshot_budget != 0 else None,
             snapshot_budget=_bytes(self.snapshot_budget),
             memory_budget=_bytes(self.memory_budget),
             kv_type=self.kv_type,

@@ -46,7 +46,7 @@ class Settings:
         default=None, metadata=_about("GB of memory for the states of conversations.", 0, 100_000)
     )
     snapshot_budget: float | None = field(
-        default=None, metadata=_about("GB on disk for the states of conversations.", 0, 100_000)
+        default=None, metadata=_about("GB on disk for the states of conversations; 0 keeps none there.", 0, 100_000)
     )
     draft: Draft = field(
         default="auto", metadata=_about("Tokens the model drafts at each step; auto drafts as many as pay.")
