@@ -7,13 +7,15 @@ import dataclasses
 import json
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from chatapp import cli, paths, settings
 from chatapp.cli import Arguments, UsageError
-from chatapp.local import WORKER, LocalBackend
+from chatapp.local import WORKER, LocalBackend, environment
 from chatapp.options import ChatOptions
 from chatapp.settings import Settings
 from chatapp.store import Store, StoreError
@@ -21,8 +23,21 @@ from chatapp.store import Store, StoreError
 # A program of the user's choice in place of the worker, as a shell would split it: for tests, and for other engines.
 WORKER_VARIABLE = "QWENCHAT_WORKER"
 
+
+def bench(words: Sequence[str]) -> int:
+    """The benchmarks of the runtime, which a process of their own measures."""
+    command = [sys.executable, "-P", "-m", "runtime.bench", *words]
+    with subprocess.Popen(command, env=environment()) as child:
+        while True:
+            try:
+                code = child.wait()
+            except KeyboardInterrupt:  # the terminal has sent it to the child as well, which ends as it likes
+                continue
+            return code if code >= 0 else 128 - code
+
+
 # First words that are not a prompt but a program of their own, given the words after it.
-SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {}
+SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"bench": bench}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,11 +69,12 @@ def _run(arguments: Arguments) -> int:
 def _chat(arguments: Arguments, options: ChatOptions, saved: Settings) -> int:
     store = Store(paths.database_path())
     options = _with_conversation(options, arguments, store)
+    options = dataclasses.replace(options, snapshots=str(paths.snapshots_path()))
     if arguments.conversation:
         options = dataclasses.replace(options, conversation_id=store.named(arguments.conversation).id)
     from chatapp.app import QwenChat  # its import takes longer than all else here
 
-    app = QwenChat(_backend(), store, saved, options)
+    app = QwenChat(_backend(), store, saved, options, keep=partial(settings.update, paths.settings_path()))
     app.run()
     store.close()
     return app.return_code or 0
@@ -77,6 +93,7 @@ def _answer(arguments: Arguments, options: ChatOptions) -> int:
     if arguments.conversation or arguments.resume is not None:
         store = Store(paths.database_path())
         options = _with_conversation(options, arguments, store)
+        options = dataclasses.replace(options, snapshots=str(paths.snapshots_path()))
     for notice in (*options.notices, *notices):
         output.notice(notice)
     try:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -22,13 +22,16 @@ from chatapp.backend import Backend
 from chatapp.chat_screen import ChatScreen
 from chatapp.commands import COMMANDS
 from chatapp.options import ChatOptions
-from chatapp.settings import Settings
+from chatapp.settings import Settings, Value
 from chatapp.store import Store
 from themes import DEFAULT, load_themes
 
 
 class QwenChat(App[None]):
-    """Give it a backend, which it closes at its end, and an open store, which it does not close."""
+    """Give it a backend, which it closes at its end, and an open store, which it does not close.
+
+    `keep` writes what the user has chosen into the settings; it may raise SettingsError.
+    """
 
     TITLE = "qwenchat"
     CSS_PATH = "app.tcss"
@@ -44,6 +47,7 @@ class QwenChat(App[None]):
         settings: Settings,
         options: ChatOptions,
         clock: Callable[[], float] = time.monotonic,
+        keep: Callable[[Mapping[str, Value]], object] = lambda changes: None,
     ) -> None:
         super().__init__()
         self._backend = backend
@@ -55,7 +59,7 @@ class QwenChat(App[None]):
             options = replace(options, notices=(*options.notices, notice))
             wanted = None
         self.theme = wanted or DEFAULT
-        self.chat = ChatScreen(backend, store, options, clock)
+        self.chat = ChatScreen(backend, store, options, clock, keep)
 
     def get_default_screen(self) -> Screen[Any]:
         return self.chat

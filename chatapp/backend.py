@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from runtime.protocol import Event, Generate, Load, ModelInfo
+from runtime.protocol import CacheReport, Event, Failed, Generate, Load, ModelInfo
 
 
 class Backend(Protocol):
@@ -17,7 +17,7 @@ class Backend(Protocol):
 
     @property
     def model(self) -> ModelInfo | None:
-        """The model that answers now; None before the first `Ready`."""
+        """The model that answers now; None before the first `Ready`, and while there is none again."""
 
     def load(self, command: Load) -> AsyncIterator[Event]:
         """Yields LoadProgress and Notice, and ends with exactly one Ready or Failed."""
@@ -27,6 +27,12 @@ class Backend(Protocol):
 
     async def cancel(self, request_id: str) -> None:
         """Ask the request to end; its `generate` then ends with Finished("cancelled")."""
+
+    async def cache(self) -> CacheReport | Failed | None:
+        """What is kept of which conversation, told after the reply that runs; None if that is not known."""
+
+    async def drop_cache(self, conversation_id: str | None) -> CacheReport | Failed | None:
+        """Forget what is kept of one conversation, with None of all; then as `cache`."""
 
     async def close(self) -> None:
         """End whatever runs in the background. Idempotent."""

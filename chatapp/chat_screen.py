@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import ClassVar
 
 from textual import events, on
@@ -15,22 +15,24 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
-from textual.reactive import reactive
 from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import Static
 
 from chatapp import commands
 from chatapp.backend import Backend
 from chatapp.blocks import Block, NoticeBlock, PageBlock, ReplyBlock, Severity, UserBlock
+from chatapp.cache import Cache
 from chatapp.commands import Call, CommandError
 from chatapp.composer import Composer
+from chatapp.drafts import DraftsScreen
 from chatapp.history import blocks_of, choices_of
-from chatapp.options import ChatOptions
+from chatapp.options import ChatOptions, Draft, drafts
 from chatapp.picker import Choice, Picker
 from chatapp.plain_container import PlainContainer
 from chatapp.sanitize import clean, clean_line
 from chatapp.session import Session
+from chatapp.settings import SettingsError, Value
+from chatapp.stage import JumpToEnd, Stage
 from chatapp.status import StatusLine
 from chatapp.store import Store, StoreError
 from chatapp.transcript import Transcript
@@ -47,7 +49,7 @@ HINTS = 6
 
 
 class ChatScreen(Screen[None], PlainContainer):
-    """Implements `commands.Chat` and `turns.View`."""
+    """Implements `commands.Chat` and `view.View`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "Copy, stop, clear or quit", id="chat.interrupt", priority=True, show=False),
@@ -63,18 +65,23 @@ class ChatScreen(Screen[None], PlainContainer):
     ]
 
     def __init__(
-        self, backend: Backend, store: Store, options: ChatOptions, clock: Callable[[], float] = time.monotonic
+        self,
+        backend: Backend,
+        store: Store,
+        options: ChatOptions,
+        clock: Callable[[], float] = time.monotonic,
+        keep: Callable[[Mapping[str, Value]], object] = lambda changes: None,
     ) -> None:
         super().__init__()
+        self._keep = keep
         self._options = options
         self._clock = clock
         self._session = Session(store, options.system)
+        self._cache = Cache(backend, self._session)
         self._store_notice = store.notice
         self.turns = Turns(backend, self._session, options, self, clock)
         self._commands = asyncio.Lock()
         self._quit_until = float("-inf")
-        self._hint = ""
-        self._hint_timer: Timer | None = None
         self._has_model = options.model is not None
 
     def compose(self) -> ComposeResult:
@@ -120,7 +127,7 @@ class ChatScreen(Screen[None], PlainContainer):
         found = commands.matches(event.text_area.text)
         hints = self.query_one("#hints", Static)
         hints.display = bool(found)
-        lines = [Content.assemble((f"{known.usage:<17}", "bold"), known.help) for known in found[:HINTS]]
+        lines = [Content.assemble((f"{known.usage:<21}", "bold"), known.help) for known in found[:HINTS]]
         hints.update(Content("\n").join(lines))
 
     @on(Composer.Completing)
@@ -228,7 +235,7 @@ class ChatScreen(Screen[None], PlainContainer):
         self._has_model = True
         for welcome in self.query(Welcome):
             welcome.model_opens()
-        self.turns.open(path)
+        self.turns.open(path, chosen=True)
 
     async def stop(self) -> None:
         await self.turns.stop()
@@ -253,6 +260,39 @@ class ChatScreen(Screen[None], PlainContainer):
         state = self.turns.status.thinking
         if state is not None:
             self._show_hint(f"thinking is {'on' if state else 'off'}{' from the next message on' * (on is not None)}")
+
+    def set_draft(self, choice: Draft | None) -> None:
+        if choice is not None:
+            self.turns.drafts = drafts(choice)
+        model = self.turns.model
+        if model is not None and not model.has_mtp:
+            self._show_hint("this model has no MTP block: it drafts nothing", 4.0)
+            return
+        state = {None: "as many as pay", 0: "none"}.get(self.turns.drafts, f"{self.turns.drafts} at each step")
+        self._show_hint(f"drafts: {state}{' from the next message on' * (choice is not None)}")
+
+    def show_drafts(self) -> None:
+        replies = [node for node in self._session.thread if node.role == "assistant"]
+        record = self.turns.records.get(replies[-1].id) if replies else None
+        if not replies:
+            raise CommandError("There is no reply yet.")
+        if record is None:
+            raise CommandError("What was drafted is known of replies of this session only, once they have ended.")
+        if not record.stats.drafted:
+            raise CommandError("The last reply was made without drafts.")
+        self.app.push_screen(DraftsScreen(record))
+
+    def show_cache(self) -> None:
+        async def show() -> None:
+            self.show(await self._cache.page())
+
+        self._run_beside(show)
+
+    def drop_cache(self, *, everything: bool) -> None:
+        async def drop() -> None:
+            self.say(await self._cache.drop(everything=everything))
+
+        self._run_beside(drop)
 
     def set_system(self, text: str) -> None:
         if text:
@@ -298,6 +338,12 @@ class ChatScreen(Screen[None], PlainContainer):
             f"Something went wrong in qwenchat itself ({type(error).__name__}: {error}). The chat goes on.", "error"
         )
 
+    def model_chosen(self, path: str) -> None:
+        async def keep() -> None:
+            await asyncio.to_thread(self._keep, {"model": path})
+
+        self.run_worker(self._guard(keep), exit_on_error=False)
+
     def turns_changed(self) -> None:
         if self.is_mounted:
             self._watch_turns()
@@ -314,7 +360,7 @@ class ChatScreen(Screen[None], PlainContainer):
         if self._options.prompt:
             self.turns.submit(self._options.prompt)
         if self._options.model:
-            self.turns.open(self._options.model)
+            self.turns.open(self._options.model, chosen=self._options.model_named)
         await self.turns.run()
 
     async def _open(self, conversation_id: str | None) -> None:
@@ -342,12 +388,21 @@ class ChatScreen(Screen[None], PlainContainer):
 
     async def _carry_out(self, call: Call) -> None:
         async with self._commands:
-            try:
-                await call.command.run(self, call.argument)
-            except CommandError as error:
-                self.say(str(error), "warning")
-            except Exception as error:
-                self.report(error)
+            await self._guard(partial(call.command.run, self, call.argument))
+
+    def _run_beside(self, work: Callable[[], Awaitable[None]]) -> None:
+        """For what may take as long as a reply does: other commands do not wait for it."""
+        self.run_worker(self._guard(work), group="beside", exit_on_error=False)
+        if self.turns.generating:
+            self._show_hint("told after this reply")
+
+    async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (CommandError, SettingsError, StoreError) as error:
+            self.say(str(error), "warning")
+        except Exception as error:
+            self.report(error)
 
     async def _leave(self) -> None:
         """What is being written is kept as far as it has come."""
@@ -364,15 +419,7 @@ class ChatScreen(Screen[None], PlainContainer):
         self._show_hint("copied")
 
     def _show_hint(self, text: str, seconds: float = 2.0) -> None:
-        self._hint = text
-        self._watch_turns()
-        if self._hint_timer is not None:
-            self._hint_timer.stop()
-        self._hint_timer = self.set_timer(seconds, self._end_hint)
-
-    def _end_hint(self) -> None:
-        self._hint = ""
-        self._watch_turns()
+        self.query_one(StatusLine).hint(text, seconds)
 
     @on(Transcript.Moved)
     def _show_jump(self) -> None:
@@ -380,29 +427,6 @@ class ChatScreen(Screen[None], PlainContainer):
         jump.show(not self.transcript.at_end, self.turns.generating)
 
     def _watch_turns(self) -> None:
-        self.query_one(StatusLine).show(replace(self.turns.status, hint=self._hint))
+        self.query_one(StatusLine).show(self.turns.status)
         self.query_one(Waiting).show(self.turns.waiting)
         self._show_jump()
-
-
-class Stage(Container, PlainContainer):
-    pass
-
-
-class JumpToEnd(Static):
-    """Over the transcript while its end is out of sight."""
-
-    ALLOW_SELECT = False
-
-    growing: reactive[bool] = reactive(False, layout=True)
-
-    def show(self, out_of_sight: bool, growing: bool) -> None:
-        self.display = out_of_sight
-        self.growing = growing
-
-    def render(self) -> str:
-        return f"↓ {'new' if self.growing else 'end'} · Ctrl+End"
-
-    async def on_click(self, event: events.Click) -> None:
-        event.stop()
-        await self.run_action("screen.follow")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from chatapp import settings
-from chatapp.options import ChatOptions
+from chatapp.options import ChatOptions, drafts
 from chatapp.settings import Settings, SettingsError
 
 MODEL_VARIABLE = "QWENCHAT_MODEL"
@@ -28,6 +28,7 @@ examples:
   qwenchat --resume                               go on with the latest conversation
   qwenchat -p "Name three rivers."                answer once, on stdout
   git diff | qwenchat "Write a commit message."   the same, with a text
+  qwenchat bench --help                           measure what the engine does
 
 The model is the one named, else {MODEL_VARIABLE}, else `model` of the settings.
 QWENCHAT_HOME names one folder for conversations, settings and the log.
@@ -92,6 +93,7 @@ def complete(arguments: Arguments, saved: Settings, environment: Mapping[str, st
     merged = Settings(**choices)
     return ChatOptions(
         model=merged.model,
+        model_named=arguments.model is not None,
         prompt=arguments.prompt,
         system=merged.system,
         system_override=arguments.system,
@@ -99,9 +101,13 @@ def complete(arguments: Arguments, saved: Settings, environment: Mapping[str, st
         thinking=merged.thinking,
         thinking_budget=merged.thinking_budget,
         preserve_thinking=merged.preserve_thinking,
+        drafts=drafts(merged.draft),
         context_length=merged.context_length,
         ops=merged.ops,
         threads=merged.threads,
+        kv_type=merged.kv_type,
+        snapshot_budget=merged.snapshot_budget,
+        memory_budget=merged.memory_budget,
         theme=merged.theme,
     )
 
@@ -138,6 +144,8 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--context", dest="context_length", **_setting("context_length"))
     group.add_argument("--ops", **_setting("ops"))
     group.add_argument("--threads", **_setting("threads"))
+    group.add_argument("--kv", dest="kv_type", **_setting("kv_type"))
+    group.add_argument("--draft", **_setting("draft"))
     group = parser.add_argument_group("reply")
     group.add_argument("--thinking", metavar="on|off", type=_on_off, help=_help("thinking"))
     group.add_argument("--thinking-budget", **_setting("thinking_budget"))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+import typing
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+from chatapp.options import Draft
 
 
 class Chat(Protocol):
@@ -25,6 +28,14 @@ class Chat(Protocol):
     async def set_theme(self, name: str) -> None: ...
 
     def set_thinking(self, on: bool | None) -> None: ...
+
+    def set_draft(self, choice: Draft | None) -> None: ...
+
+    def show_drafts(self) -> None: ...
+
+    def show_cache(self) -> None: ...
+
+    def drop_cache(self, *, everything: bool) -> None: ...
 
     def set_system(self, text: str) -> None: ...
 
@@ -155,6 +166,32 @@ async def think(chat: Chat, argument: str) -> None:
     if argument.lower() not in choices:
         raise CommandError("Write /think on or /think off.")
     chat.set_thinking(choices[argument.lower()])
+
+
+@command("auto|off|N", "Draft N tokens at each step, 1 to 4, or as many as pay")
+async def draft(chat: Chat, argument: str) -> None:
+    choices = dict(zip(words := typing.get_args(Draft), words, strict=True)) | {"": None}
+    if argument.lower() not in choices:
+        raise CommandError("Write /draft auto, /draft off, or /draft and a number from 1 to 4.")
+    chat.set_draft(choices[argument.lower()])
+
+
+@command("", "Show which words of the last reply were drafted")
+async def drafts(chat: Chat, argument: str) -> None:
+    chat.show_drafts()
+
+
+@command("[drop [all]]", "Show what is kept of conversations; drop what is kept of this one, or all")
+async def cache(chat: Chat, argument: str) -> None:
+    match argument.lower().split():
+        case []:
+            chat.show_cache()
+        case ["drop"]:
+            chat.drop_cache(everything=False)
+        case ["drop", "all"]:
+            chat.drop_cache(everything=True)
+        case _:
+            raise CommandError("Write /cache, /cache drop or /cache drop all.")
 
 
 @command("", "Stop the reply", "Esc")

@@ -13,6 +13,20 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def size(number: int) -> str:
+    """Bytes, as `50 MB`, `1.2 GB`: of a thousand each."""
+    if number < 1000:
+        return f"{number} B"
+    thousands = number / 1000
+    power = sum(thousands >= 999.5 * 1000**n for n in range(3))
+    value, unit = thousands / 1000**power, ("kB", "MB", "GB", "TB")[power]
+    return f"{value:.1f} {unit}" if value < 9.95 else f"{value:,.0f} {unit}"
+
+
 def duration(seconds: float) -> str:
     """`0.8 s`, `12 s`, `3 min 5 s`."""
     if seconds < 9.95:

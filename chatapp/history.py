@@ -17,12 +17,15 @@ def blocks_of(thread: Sequence[Node]) -> list[Block]:
     return [_block(node) for node in thread]
 
 
+def title_of(conversation: Conversation) -> str:
+    """What it is called in a list."""
+    return conversation.name or conversation.title or "(untitled)"
+
+
 def choices_of(conversations: Sequence[Conversation]) -> list[Choice]:
     """Each conversation with its title and the time it was last written to."""
     return [
-        Choice(
-            each.id, each.name or each.title or "(untitled)", time.strftime("%x %H:%M", time.localtime(each.updated))
-        )
+        Choice(each.id, title_of(each), time.strftime("%x %H:%M", time.localtime(each.updated)))
         for each in conversations
         if each.head is not None
     ]

@@ -14,6 +14,9 @@ from chatapp.log import Log
 from chatapp.process import Exit, WorkerProcess
 from runtime import protocol
 from runtime.protocol import (
+    CacheDrop,
+    CacheList,
+    CacheReport,
     Cancel,
     Delta,
     Event,
@@ -27,6 +30,7 @@ from runtime.protocol import (
     PromptProgress,
     ProtocolError,
     Ready,
+    Settled,
     Shutdown,
     Stats,
 )
@@ -47,6 +51,12 @@ class _Load:
 
 
 @dataclass(slots=True, eq=False)
+class _Question:
+    command: CacheList | CacheDrop
+    answer: asyncio.Future[CacheReport | Failed]
+
+
+@dataclass(slots=True, eq=False)
 class _Request:
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     sent: bool = False
@@ -56,7 +66,8 @@ class _Request:
 class LocalBackend:
     """Implements `chatapp.backend.Backend`.
 
-    The worker answers commands in their order, so its Ready and Failed belong to the oldest open Load.
+    The worker answers commands in their order, so a Ready, a CacheReport and a Failed that names no request belong to
+    the oldest open Load or question.
     """
 
     def __init__(self, command: Sequence[str] = WORKER, log: Path | None = None, patience: float = 60.0) -> None:
@@ -67,7 +78,7 @@ class LocalBackend:
         self._listeners: list[Callable[[Event], None]] = []
         self._model: ModelInfo | None = None
         self._loaded: Load | None = None
-        self._loads: deque[_Load] = deque()
+        self._asked: deque[_Load | _Question] = deque()
         self._requests: dict[str, _Request] = {}
         self._worker: WorkerProcess | None = None
         self._starting = asyncio.Lock()
@@ -91,7 +102,7 @@ class LocalBackend:
         except _NotRunningError as error:
             yield Failed(str(error), "worker")
             return
-        self._send_load(worker, load)
+        self._ask(worker, load)
         try:
             while True:
                 event = await events.get()
@@ -138,6 +149,12 @@ class LocalBackend:
         else:
             asyncio.get_running_loop().call_later(self._patience, self._give_up, request)
 
+    async def cache(self) -> CacheReport | Failed:
+        return await self._question(CacheList())
+
+    async def drop_cache(self, conversation_id: str | None) -> CacheReport | Failed:
+        return await self._question(CacheDrop(conversation_id))
+
     async def close(self) -> None:
         if self._closed:
             return
@@ -159,17 +176,32 @@ class LocalBackend:
                 raise _NotRunningError("The engine was closed.")
             if self._worker is None:
                 try:
-                    self._worker = await WorkerProcess.start(self._command, _environment(), self._receive, self._log)
+                    self._worker = await WorkerProcess.start(self._command, environment(), self._receive, self._log)
                 except OSError as error:
                     raise _NotRunningError(f"The engine could not be started: {error.strerror}.") from error
                 self._worker.exit.add_done_callback(lambda future: self._died(future.result()))
                 if reload and self._loaded is not None:
-                    self._send_load(self._worker, _Load(self._loaded, None))
+                    self._ask(self._worker, _Load(self._loaded, None))
             return self._worker
 
-    def _send_load(self, worker: WorkerProcess, load: _Load) -> None:
-        self._loads.append(load)
-        worker.send(protocol.encode(load.command))
+    async def _question(self, command: CacheList | CacheDrop) -> CacheReport | Failed:
+        if self._loaded is None and not self._loads:
+            return Failed("No model is open, and what is kept is kept of a model.", "load")
+        question = _Question(command, asyncio.get_running_loop().create_future())
+        try:
+            worker = await self._running(reload=True)
+        except _NotRunningError as error:
+            return Failed(str(error), "worker")
+        self._ask(worker, question)
+        return await question.answer
+
+    def _ask(self, worker: WorkerProcess, what: _Load | _Question) -> None:
+        self._asked.append(what)
+        worker.send(protocol.encode(what.command))
+
+    @property
+    def _loads(self) -> list[_Load]:
+        return [asked for asked in self._asked if isinstance(asked, _Load)]
 
     def _receive(self, line: bytes) -> None:
         try:
@@ -186,17 +218,25 @@ class LocalBackend:
             case Finished(request_id=key) | Failed(request_id=str(key)):
                 self._deaths = 0
                 self._end(key, event)
+            case CacheReport() | Failed() if self._asked and isinstance(question := self._asked[0], _Question):
+                self._asked.popleft()
+                if not question.answer.done():  # whoever asked may have gone
+                    question.answer.set_result(event)
             case LoadProgress():
-                if self._loads and (events := self._loads[0].events):
+                if (loads := self._loads) and (events := loads[0].events):
                     events.put_nowait(event)
             case Ready() | Failed():
                 self._end_load(event)
             case Notice():
                 waiting = [load.events for load in self._loads] or [r.events for r in self._requests.values()]
                 self._tell(event, waiting[0] if waiting else None)
+            case Settled() | CacheReport():
+                pass
 
     def _end_load(self, event: Ready | Failed) -> None:
-        load = self._loads.popleft() if self._loads else None
+        load = next(iter(self._loads), None)
+        if load is not None:
+            self._asked.remove(load)
         if isinstance(event, Ready):
             self._model = event.model
             self._loaded = load.command if load else Load(event.model.path)
@@ -230,11 +270,14 @@ class LocalBackend:
         requests = list(self._requests)
         for key in requests:
             self._end(key, Failed(sentence, "worker", request_id=key))
-        self._loads.clear()
-        return bool(waiting or requests)
+        questions = [asked.answer for asked in self._asked if isinstance(asked, _Question) and not asked.answer.done()]
+        for answer in questions:
+            answer.set_result(Failed(sentence, "worker"))
+        self._asked.clear()
+        return bool(waiting or requests or questions)
 
     def _died(self, exit_: Exit) -> None:
-        self._worker = None
+        self._worker = self._model = None
         if self._closed:
             return
         sentence = exit_.sentence()
@@ -257,8 +300,11 @@ class LocalBackend:
             self._tell(Failed(str(error), "worker"))
 
 
-def _environment() -> dict[str, str]:
-    """Ours; and where the packages are not installed, the folder they lie in, whatever folder the user stands in."""
+def environment() -> dict[str, str]:
+    """That of a child process: ours, and where the packages are not installed, the folder they lie in.
+
+    So they are found whatever folder the user stands in.
+    """
     root = Path(protocol.__file__).absolute().parents[1]
     if root.name in ("site-packages", "dist-packages"):
         return dict(os.environ)

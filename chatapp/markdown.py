@@ -27,10 +27,14 @@ def render(source: str, width: int) -> list[Row]:
     return _blocks(parse(source.expandtabs(TAB_SIZE)).children, max(width, 1), 0)
 
 
-def plain(source: str, width: int) -> list[Row]:
-    """The rows of text as it stands."""
-    lines = source.expandtabs(TAB_SIZE).split("\n")
-    return [row for line in lines for row in break_rows([(line, "")], width)]
+def plain(text: str | Sequence[Span], width: int) -> list[Row]:
+    """The rows of text as it stands, all in one style or in pieces that have each their own."""
+    lines: list[list[Span]] = [[]]
+    for part, style in [(text, "")] if isinstance(text, str) else text:
+        first, *more = part.split("\n")
+        lines[-1].append((first, style))
+        lines += [[(line, style)] for line in more]
+    return [row for line in lines for row in break_rows(_expanded(line), width)]
 
 
 def code_rows(spans: Sequence[Span], width: int) -> list[Row]:

@@ -179,6 +179,7 @@ class OneShot:
             thinking=self._options.thinking,
             thinking_budget=self._options.thinking_budget,
             preserve_thinking=self._options.preserve_thinking,
+            drafts=self._options.drafts,
         )
         saving = asyncio.ensure_future(self._save(turn))
         self._generating = True

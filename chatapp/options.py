@@ -8,6 +8,16 @@ from typing import Literal
 from runtime.protocol import Load, Sampling
 
 Ops = Literal["auto", "reference", "cpu", "triton"]
+KvType = Literal["auto", "q8"]
+Draft = Literal["auto", "off", "1", "2", "3", "4"]
+"""How many tokens the model drafts at each step; auto: as many as pay."""
+
+GIGABYTE = 10**9
+
+
+def drafts(choice: Draft) -> int | None:
+    """The choice as the protocol says it."""
+    return None if choice == "auto" else 0 if choice == "off" else int(choice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +25,7 @@ class ChatOptions:
     """None leaves a choice to the model's own presets."""
 
     model: str | None = None  # absolute path
+    model_named: bool = False  # on the command line
     conversation_id: str | None = None  # the one to go on with; None: a new one
     prompt: str = ""  # sent as soon as the model is there
     system: str = ""  # of new conversations
@@ -23,12 +34,30 @@ class ChatOptions:
     thinking: bool | None = None
     thinking_budget: int | None = None
     preserve_thinking: bool | None = None
+    drafts: int | None = None  # at each step; None: as many as pay
     context_length: int | None = None
     ops: Ops = "auto"
     threads: int | None = None
+    kv_type: KvType = "auto"
+    snapshots: str | None = None  # the folder of states on disk; None: they end with the engine
+    snapshot_budget: float | None = None  # GB; 0: nothing is kept on disk
+    memory_budget: float | None = None  # GB
     theme: str | None = None
     notices: tuple[str, ...] = ()  # sentences to show at the start
 
     def load(self, path: str) -> Load:
         """The command that opens the model at `path` as these options ask."""
-        return Load(path, self.context_length, self.ops, self.threads)
+        return Load(
+            path,
+            self.context_length,
+            self.ops,
+            self.threads,
+            snapshots=self.snapshots if self.snapshot_budget != 0 else None,
+            snapshot_budget=_bytes(self.snapshot_budget),
+            memory_budget=_bytes(self.memory_budget),
+            kv_type=self.kv_type,
+        )
+
+
+def _bytes(gigabytes: float | None) -> int | None:
+    return None if gigabytes is None else round(gigabytes * GIGABYTE)

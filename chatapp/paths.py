@@ -20,6 +20,11 @@ def database_path() -> Path:
     return (_home() or platformdirs.user_data_path(_APP, appauthor=False)) / "conversations.db"
 
 
+def snapshots_path() -> Path:
+    """The folder in which the states of conversations outlive the worker."""
+    return database_path().with_name("snapshots")
+
+
 def settings_path() -> Path:
     return (_home() or platformdirs.user_config_path(_APP, appauthor=False)) / "settings.toml"
 

@@ -16,7 +16,7 @@ from chatapp.rows import Rows, copied
 
 STYLES = (
     *("strong", "em", "strike", "code", "link", "h1", "h2", "h3", "rule", "bar", "quote", "marker", "muted"),
-    *("fence", "label", "keyword", "type", "function", "string", "number", "comment", "inserted", "deleted"),
+    *("fence", "label", "keyword", "type", "function", "string", "number", "comment", "inserted", "deleted", "drafted"),
 )
 
 

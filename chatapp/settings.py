@@ -16,7 +16,7 @@ from typing import Any
 import tomlkit
 import tomlkit.exceptions
 
-from chatapp.options import Ops
+from chatapp.options import Draft, KvType, Ops
 from runtime.protocol import Sampling
 
 Value = str | int | float | bool | None
@@ -41,6 +41,16 @@ class Settings:
     )
     ops: Ops = field(default="auto", metadata=_about("Which implementation of the operations runs the model."))
     threads: int | None = field(default=None, metadata=_about("How many CPU threads run the model.", low=1, high=1024))
+    kv_type: KvType = field(default="auto", metadata=_about("How keys and values are kept; q8 takes less memory."))
+    memory_budget: float | None = field(
+        default=None, metadata=_about("GB of memory for the states of conversations.", 0, 100_000)
+    )
+    snapshot_budget: float | None = field(
+        default=None, metadata=_about("GB on disk for the states of conversations; 0 keeps none there.", 0, 100_000)
+    )
+    draft: Draft = field(
+        default="auto", metadata=_about("Tokens the model drafts at each step; auto drafts as many as pay.")
+    )
     theme: str | None = field(default=None, metadata=_about("The colours of the chat."))
     thinking: bool | None = field(default=None, metadata=_about("Whether the model thinks before it answers."))
     thinking_budget: int | None = field(default=None, metadata=_about("Tokens after which a thought is closed.", low=0))
@@ -108,8 +118,8 @@ def check(name: str, value: object) -> Value:
     python_type, choices = kind(name)
     if value is None and FIELDS[name].default is None:
         return None
-    if python_type is float and type(value) is int:
-        value = float(value)
+    if type(value) is int and (python_type is float or str(value) in choices):
+        value = python_type(value)
     good = type(value) is python_type and (not choices or value in choices)
     if good and isinstance(value, int | float) and not isinstance(value, bool):
         low, high = FIELDS[name].metadata["low"], FIELDS[name].metadata["high"]
@@ -153,12 +163,14 @@ def update(path: Path, changes: Mapping[str, Value]) -> Settings:
             raise SettingsError(f"{_shown(name)} is not a setting.")
         check(name, value)
     document = _read(path)
+    before = tomlkit.dumps(document)
     for name, value in changes.items():
         if value is None:
             document.pop(name, None)
         elif document.get(name) != value or type(document[name].unwrap()) is not type(value):
             document[name] = value
-    _write(path, tomlkit.dumps(document))
+    if (text := tomlkit.dumps(document)) != before:
+        _write(path, text)
     return load(path)[0]
 
 

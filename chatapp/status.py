@@ -6,15 +6,19 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 from textual.content import Content
+from textual.timer import Timer
 from textual.widgets import Static
 
-from chatapp.figures import count, duration, rate
+from chatapp.figures import count, duration, percent, rate
 from chatapp.sanitize import clean_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """None: not known, not shown. Context and cache in tokens, `ttft_ms` from the sending to the first token."""
+    """None: not known, not shown. Context and cache in tokens, `ttft_ms` from the sending to the first token.
+
+    `acceptance`: the share of drafted tokens that were accepted.
+    """
 
     model: str | None = None
     thinking: bool | None = None
@@ -25,7 +29,7 @@ class Status:
     context_used: int | None = None
     context_length: int | None = None
     cached: int | None = None
-    hint: str = ""  # takes the place of the figures for a moment
+    acceptance: float | None = None
 
 
 class StatusLine(Static):
@@ -34,11 +38,25 @@ class StatusLine(Static):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, markup=False)
         self.status = Status()
+        self._hint = ""
+        self._hint_timer: Timer | None = None
 
     def show(self, status: Status) -> None:
         if status != self.status:
             self.status = status
             self.refresh()
+
+    def hint(self, text: str, seconds: float = 2.0) -> None:
+        """A word in the place of the figures, for a moment."""
+        self._hint = text
+        self.refresh()
+        if self._hint_timer is not None:
+            self._hint_timer.stop()
+        self._hint_timer = self.set_timer(seconds, self._end_hint)
+
+    def _end_hint(self) -> None:
+        self._hint = ""
+        self.refresh()
 
     def render(self) -> Content:
         status, width = self.status, self.size.width
@@ -46,8 +64,8 @@ class StatusLine(Static):
         if status.thinking is not None:
             left.append((f"thinking {'on' if status.thinking else 'off'}", ""))
         state = [(status.state, "$text-accent" if status.busy else "")] if status.state else []
-        if status.hint:
-            return _line([*left, (status.hint, "$text-warning")], [], width)
+        if self._hint:
+            return _line([*left, (self._hint, "$text-warning")], [], width)
         figures = _figures(status)
         while figures and _width(left) + _width(state) + _width(figures) > width:
             figures.pop(0)
@@ -59,6 +77,8 @@ def _figures(status: Status) -> list[tuple[str, str]]:
     figures = []
     if status.ttft_ms is not None:
         figures.append((f"first token {duration(status.ttft_ms / 1000)}", ""))
+    if status.acceptance is not None:
+        figures.append((f"drafts {percent(status.acceptance)}", ""))
     if status.cached:
         figures.append((f"{count(status.cached)} cached", ""))
     if status.tok_per_s is not None:

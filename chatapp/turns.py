@@ -10,15 +10,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from chatapp.backend import Backend
-from chatapp.blocks import ReplyBlock, Severity
+from chatapp.blocks import ReplyBlock
+from chatapp.drafts import DraftRecord
 from chatapp.figures import TokenRate, count
 from chatapp.options import ChatOptions
 from chatapp.session import Session, Turn
 from chatapp.status import Status
 from chatapp.store import StoreError
+from chatapp.view import View
 from runtime.protocol import (
     Delta,
     Event,
@@ -26,6 +28,7 @@ from runtime.protocol import (
     Finished,
     Generate,
     LoadProgress,
+    ModelInfo,
     Notice,
     PromptProgress,
     Ready,
@@ -36,32 +39,10 @@ STATUS_SECONDS = 0.25
 """Between two changes of the figures while a reply runs: faster than this nobody reads them."""
 
 
-class View(Protocol):
-    """Where it is shown."""
-
-    async def begin_reply(self) -> ReplyBlock:
-        """A new reply at the end of the transcript."""
-
-    def add_user(self, text: str) -> None: ...
-
-    def drop_reply(self) -> None:
-        """Take the last reply away: another comes in its place."""
-
-    def say(self, text: str, severity: Severity = "info") -> None: ...
-
-    def give_back(self, text: str) -> None:
-        """A message that could not be taken."""
-
-    def report(self, error: Exception) -> None:
-        """A fault of the program itself."""
-
-    def turns_changed(self) -> None:
-        """`Turns.status` or `Turns.waiting` is not what it was."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Open:
     path: str
+    chosen: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +68,8 @@ class Turns:
         save_every: float = 1.0,
     ) -> None:
         self.thinking = options.thinking
+        self.drafts = options.drafts
+        self.records: dict[int, DraftRecord] = {}  # of the replies of this session, by their id
         self._backend = backend
         self._session = session
         self._options = options
@@ -103,11 +86,18 @@ class Turns:
         self._status = Status()
         self._unheard: list[Event] = []
         self._loading: str | None = None  # the name of the file that is being opened
+        self._model: ModelInfo | None = None  # the last that was ready, also while its engine restarts
+        self._lost: str | None = None  # the path of a model whose engine does not come back
         backend.on_event(self._heard)
 
     @property
+    def model(self) -> ModelInfo | None:
+        """The one that is open."""
+        return self._model
+
+    @property
     def status(self) -> Status:
-        model = self._backend.model
+        model = self._model
         default = model.thinking_default if model is not None else None
         return replace(
             self._status,
@@ -127,21 +117,22 @@ class Turns:
         """Whether a reply runs, from the moment its message left the queue."""
         return self._turning
 
-    def open(self, path: str) -> None:
-        """Open a model, before any message that waits."""
-        self._jobs.appendleft(_Open(str(Path(path).expanduser().absolute())))
+    def open(self, path: str, *, chosen: bool = False) -> None:
+        """Open a model, before any message that waits; `chosen`: the user has just named it."""
+        self._lost = None
+        self._jobs.appendleft(_Open(str(Path(path).expanduser().absolute()), chosen))
         self._wake.set()
 
     def submit(self, text: str) -> None:
         """Send a message, when all before it is done."""
         self._jobs.append(_Ask(text))
-        self._wake.set()
+        self._begin()
         self._view.turns_changed()
 
     def retry(self) -> None:
         """Ask for another reply to the last message."""
         self._jobs.append(_Retry())
-        self._wake.set()
+        self._begin()
 
     def take_back(self, number: int = -1) -> str | None:
         """Withdraw a waiting message; None if there is none of that number."""
@@ -191,6 +182,12 @@ class Turns:
                     self._view.turns_changed()
                     self._catch_up()
 
+    def _begin(self) -> None:
+        """There is something to do; an engine that was given up gets another chance for it."""
+        if self._lost is not None:
+            self.open(self._lost)
+        self._wake.set()
+
     def _next(self) -> _Open | _Ask | _Retry | None:
         """The next job; what needs a model waits for one."""
         if not self._jobs or not (isinstance(self._jobs[0], _Open) or self._backend.model is not None):
@@ -201,7 +198,7 @@ class Turns:
 
     async def _do(self, job: _Open | _Ask | _Retry) -> None:
         if isinstance(job, _Open):
-            await self._load(job.path)
+            await self._load(job)
             return
         model = self._backend.model
         try:
@@ -223,17 +220,18 @@ class Turns:
             self._view.drop_reply()
         await self._reply(turn)
 
-    async def _load(self, path: str) -> None:
-        self._loading = Path(path).stem
+    async def _load(self, job: _Open) -> None:
+        self._loading = Path(job.path).stem
         self._show(Status(state="loading", busy=True))
         try:
-            await self._play_load(path)
+            await self._play_load(job)
         finally:
+            self._model = self._backend.model
             self._loading = None
             self._view.turns_changed()
 
-    async def _play_load(self, path: str) -> None:
-        async for event in self._backend.load(self._options.load(path)):
+    async def _play_load(self, job: _Open) -> None:
+        async for event in self._backend.load(self._options.load(job.path)):
             match event:
                 case LoadProgress(done=done, total=total) if total > 0:
                     self._show(replace(self._status, state=f"loading {100 * done // total} %"))
@@ -241,6 +239,8 @@ class Turns:
                     self._view.say(message)
                 case Ready():
                     self._show(Status(state="ready"))
+                    if job.chosen:
+                        self._view.model_chosen(job.path)
                 case Failed(message=message):
                     self._show(Status(state="not loaded" if self._backend.model is None else "ready"))
                     self._view.say(message, "error")
@@ -257,23 +257,28 @@ class Turns:
             self.thinking,
             self._options.thinking_budget,
             self._options.preserve_thinking,
+            self.drafts,
         )
         self._request = request.request_id
-        self._show(replace(self._status, state="waiting", busy=True, tok_per_s=None, ttft_ms=None, cached=None))
+        self._show(Status(state="waiting", busy=True, context_used=self._status.context_used))
+        record = DraftRecord()
         saving = asyncio.create_task(self._save(turn, reply))
         ended: Finished | Failed | None = None
         try:
             if self._stopping:
                 ended = Finished(request.request_id, "cancelled", Stats())
             else:
-                ended = await self._generate(request, reply)
+                ended = await self._generate(request, reply, record)
         except Exception as error:
             self._view.report(error)
         finally:
             saving.cancel()
+            if isinstance(ended, Finished):
+                record.stats = ended.stats
+                self.records[turn.reply_id] = record
             await self._end(turn, reply, ended)
 
-    async def _generate(self, request: Generate, reply: ReplyBlock) -> Finished | Failed | None:
+    async def _generate(self, request: Generate, reply: ReplyBlock, record: DraftRecord) -> Finished | Failed | None:
         """Plays the events of a request; its last one, or None if it has none."""
         rate = TokenRate()
         tokens = 0
@@ -294,6 +299,7 @@ class Turns:
                     )
                 case Delta(channel=channel, text=text, n_tokens=new):
                     now = self._clock()
+                    record.add(event)
                     tokens += new
                     rate.add(now, new)
                     reply.feed(channel, text, new)
@@ -337,6 +343,7 @@ class Turns:
                 ttft_ms=stats.ttft_ms,
                 context_used=stats.context_used or None,
                 cached=stats.cached_tokens,
+                acceptance=stats.accepted / stats.drafted if stats.drafted else None,
             )
         )
         meta = {"reason": ended.reason, "stats": dataclasses.asdict(stats)}
@@ -380,12 +387,16 @@ class Turns:
             match event:
                 case Notice(message=message):
                     self._view.say(message, "warning")
-                case Ready():
+                    if self._model is not None and self._backend.model is None:
+                        self._show(replace(self._status, state="restarting", busy=True))
+                case Ready(model=model):
+                    self._model = model
                     self._view.say("The engine is running again.")
                     self._show(replace(self._status, state="ready", busy=False))
                     self._wake.set()
                 case Failed(message=message):
                     self._view.say(message, "error")
+                    self._lost = self._model.path if self._model is not None else None
                     self._show(replace(self._status, state="failed", busy=False))
                 case _:
                     pass

@@ -4,20 +4,25 @@
 
 SCRIPT is JSON, or the path of a JSON file:
 
-    {"load": [STEP, …], "replies": [[STEP, …], …], "idle": [STEP, …], "model": {…}, "record": PATH}
+    {"load": [STEP, …], "replies": [[STEP, …], …], "idle": [STEP, …], "cache": [STEP, …], "kept": [{…}, …],
+     "model": {…}, "record": PATH}
 
 `load` runs for each Load, before its Ready; the n-th Generate plays the n-th of `replies`, the last one repeats;
-`idle` runs after each of them. `model` overrides fields of ModelInfo. `record`: a file that receives every command
-line. A reply ends in Finished("stop") unless a step ended it. A STEP is an object, played in this order of keys:
+`idle` runs after each of them. `kept` are the states that CacheReport tells of, as fields of CachedState, CacheDrop
+takes from them; `cache` runs for each CacheList and CacheDrop, before its CacheReport. `model` overrides fields of
+ModelInfo. `record`: a file that receives every command line. A reply ends in Finished("stop") unless a step ended it.
+A STEP is an object, played in this order of keys:
 
     {"when": text}        skip the step unless the command, as JSON, contains the text
     {"once": PATH}        skip the step if PATH exists, else create it: for what must not happen again after a restart
     {"delay": seconds}    wait; a Cancel or a Shutdown ends the wait, "deaf": true makes it go on
     {"progress": [d, t]}  LoadProgress in a load, PromptProgress in a reply ([d, t, cached])
     {"thinking": text}    a Delta of that channel; nothing when the request turns thinking off
-    {"answer": text}      a Delta of that channel; "tokens": how many it counts for (1); "repeat": how often (1)
+    {"answer": text}      a Delta of that channel; "tokens": how many it counts for (1); "repeat": how often (1);
+                          "drafted": the spans of it that were drafted
     {"echo": true}        a Delta of the answer holding the command as JSON
     {"notice": text}      a Notice
+    {"settled": tokens}   Settled, of the last Generate's conversation
     {"fail": text}        Failed, "kind": one of protocol.Failure, "detail": text; ends the reply or the load
     {"finish": reason}    Finished, "thought_closed", "stats": fields of Stats; ends the reply
     {"stdout": text}      raw text on the protocol's pipe
@@ -34,11 +39,16 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from runtime import protocol
 from runtime.protocol import (
+    CacheDrop,
+    CachedState,
+    CacheList,
+    CacheReport,
     Cancel,
     Command,
     Delta,
@@ -53,6 +63,7 @@ from runtime.protocol import (
     PromptProgress,
     Ready,
     Sampling,
+    Settled,
     Shutdown,
     Stats,
 )
@@ -80,6 +91,7 @@ class FakeWorker:
         self.cancelled: set[str] = set()
         self.changed = threading.Condition()
         self.replies = 0
+        self.kept = [CachedState(**fields) for fields in self.script.get("kept", [])]
         self.model: ModelInfo | None = None
 
     def read(self) -> None:
@@ -107,6 +119,8 @@ class FakeWorker:
             elif isinstance(command, Generate):
                 self.generate(command)
                 self.play(self.script.get("idle", []), command)
+            elif isinstance(command, CacheList | CacheDrop):
+                self.report(command)
 
     def load(self, command: Load) -> None:
         self.model = None  # as the real one, which needs its memory
@@ -137,6 +151,15 @@ class FakeWorker:
         self.replies += 1
         Reply(self, command).play(steps)
 
+    def report(self, command: CacheList | CacheDrop) -> None:
+        if self.play(self.script.get("cache", []), command):
+            return
+        if isinstance(command, CacheDrop):
+            key = command.conversation_id
+            self.kept = [state for state in self.kept if key not in (None, state.conversation_id)]
+        memory, disk = sum(state.bytes for state in self.kept), sum(state.on_disk_bytes for state in self.kept)
+        emit(CacheReport(tuple(self.kept), memory, 1000, disk, 2000))
+
     def play(self, steps: list[Step], command: Command, reply: Reply | None = None) -> bool:
         """Whether a step, or a Cancel, has ended it."""
         for step in steps:
@@ -149,7 +172,7 @@ class FakeWorker:
                 if reply is not None and reply.cancelled() and not step.get("deaf"):
                     reply.finish("cancelled")
                     return True
-                if (reply.step(step) if reply else self.load_step(step)) or self.common_step(step, reply):
+                if (reply.step(step) if reply else self.load_step(step)) or self.common_step(step, command, reply):
                     return True
         return False
 
@@ -166,9 +189,11 @@ class FakeWorker:
             emit(LoadProgress(done, total, "weights"))
         return False
 
-    def common_step(self, step: Step, reply: Reply | None) -> bool:
+    def common_step(self, step: Step, command: Command, reply: Reply | None) -> bool:
         if "notice" in step:
             emit(Notice(step["notice"]))
+        if "settled" in step and isinstance(command, Generate):
+            emit(Settled(command.conversation_id, step["settled"]))
         if "stdout" in step:
             write(step["stdout"].encode())
         if "stderr" in step:
@@ -210,9 +235,9 @@ class Reply:
         if "progress" in step:
             emit(PromptProgress(self.command.request_id, *step["progress"]))
         if "thinking" in step and self.thinks:
-            self.say("thinking", step["thinking"], step.get("tokens", 1))
+            self.say("thinking", step["thinking"], step.get("tokens", 1), step.get("drafted", ()))
         if "answer" in step:
-            self.say("answer", step["answer"], step.get("tokens", 1))
+            self.say("answer", step["answer"], step.get("tokens", 1), step.get("drafted", ()))
         if "echo" in step:
             self.say("answer", protocol.encode(self.command).decode(), 1)
         if "finish" in step:
@@ -220,11 +245,12 @@ class Reply:
             return True
         return False
 
-    def say(self, channel: protocol.Channel, text: str, tokens: int) -> None:
+    def say(self, channel: protocol.Channel, text: str, tokens: int, drafted: Sequence[Sequence[int]] = ()) -> None:
         self.tokens += tokens
         self.thinking_tokens += tokens * (channel == "thinking")
         self.thought_closed = channel == "answer"
-        emit(Delta(self.command.request_id, channel, text, tokens))
+        spans = tuple((start, end) for start, end in drafted)
+        emit(Delta(self.command.request_id, channel, text, tokens, spans))
 
     def finish(
         self, reason: protocol.FinishReason, closed: bool | None = None, stats: dict[str, Any] | None = None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from runtime.protocol import (
+    CacheReport,
     Delta,
     Event,
     Failed,
@@ -94,6 +95,8 @@ class FakeBackend:
         self.requests: list[Generate] = []
         self.cancelled: list[str] = []
         self.closed = False
+        self.kept: CacheReport | Failed | None = CacheReport((), 0, 1000, 0, 1000)
+        self.dropped: list[str | None] = []
         self._model: ModelInfo | None = None
         self._listeners: list[Callable[[Event], None]] = []
         self._stop = asyncio.Event()
@@ -146,6 +149,13 @@ class FakeBackend:
         self.cancelled.append(request_id)
         self._stop.set()
 
+    async def cache(self) -> CacheReport | Failed | None:
+        return self.kept
+
+    async def drop_cache(self, conversation_id: str | None) -> CacheReport | Failed | None:
+        self.dropped.append(conversation_id)
+        return self.kept
+
     async def close(self) -> None:
         self.closed = True
 
@@ -153,9 +163,15 @@ class FakeBackend:
         self._listeners.append(listener)
 
     def tell(self, event: Event) -> None:
-        """An event outside load and generate."""
+        """An event outside load and generate; the model is there after a Ready."""
+        if isinstance(event, Ready):
+            self._model = event.model
         for listener in self._listeners:
             listener(event)
+
+    def die(self) -> None:
+        """No model answers any more."""
+        self._model = None
 
     @staticmethod
     async def _first(*signals: asyncio.Event) -> None:

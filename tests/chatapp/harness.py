@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from chatapp.app import QwenChat
 from chatapp.options import ChatOptions
-from chatapp.settings import Settings
+from chatapp.settings import Settings, Value
 from chatapp.store import Node, Store
 
 PATIENCE = 10.0  # seconds until a condition that never comes fails the test
@@ -96,11 +96,12 @@ async def running(
     settings: Settings | None = None,
     size: tuple[int, int] = (100, 30),
     clock: Callable[[], float] | None = None,
+    keep: Callable[[Mapping[str, Value]], object] = lambda changes: None,
 ) -> AsyncIterator[Chat]:
     """Without options: with a model, which is open at the first line of the test."""
     store = Store(path / "conversations.db")
     chosen = options if options is not None else ChatOptions(model=MODEL.path)
-    app = QwenChat(backend, store, settings or Settings(), chosen, clock or Clock())
+    app = QwenChat(backend, store, settings or Settings(), chosen, clock or Clock(), keep)
     async with app.run_test(size=size) as pilot:
         chat = Chat(app, pilot, backend, store)
         if options is None:

@@ -55,11 +55,18 @@ class Program:
 
     def request(self) -> dict[str, Any]:
         """The last Generate that the engine received."""
-        lines: list[dict[str, Any]] = [json.loads(line) for line in (self.folder / "received").read_text().splitlines()]
-        return [line for line in lines if line["type"] == "Generate"][-1]
+        return self._received("Generate")
+
+    def load(self) -> dict[str, Any]:
+        """The last Load that the engine received."""
+        return self._received("Load")
 
     def prompt(self) -> str:
         return str(self.request()["messages"][-1]["content"])
+
+    def _received(self, kind: str) -> dict[str, Any]:
+        lines: list[dict[str, Any]] = [json.loads(line) for line in (self.folder / "received").read_text().splitlines()]
+        return [line for line in lines if line["type"] == kind][-1]
 
     def thread(self, name: str) -> list[Node]:
         with closing(Store(self.folder / "home" / "conversations.db")) as store:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from fake_backend import MODEL, FakeBackend, Gate, end, prefill, say, think
-from harness import Clock, running
+from harness import Chat, Clock, running
 from textual import events
 
 from chatapp.blocks import ReplyBlock
 from chatapp.composer import Composer
 from chatapp.options import ChatOptions
+from chatapp.settings import SettingsError, Value
 from chatapp.store import Store
 from chatapp.thought import ThoughtHead, ThoughtView
 from runtime.protocol import Failed, LoadProgress, Message, Notice, Ready, Sampling
@@ -529,6 +532,16 @@ class TestFaults:
             backend.tell(Failed("It has failed 4 times in a row.", "worker"))
             await chat.until(lambda: "4 times in a row" in chat.text() and "failed" in chat.status())
 
+    async def test_the_next_message_opens_the_model_of_an_engine_that_was_given_up(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            backend.die()
+            backend.tell(Failed("It has failed 4 times in a row.", "worker"))
+            await chat.ask("q")
+            assert [load.path for load in backend.loads] == [MODEL.path, MODEL.path]
+            assert backend.requests[0].messages[-1].content == "q"
+            assert "ready" in chat.status()
+
     async def test_a_store_that_cannot_be_written_gives_the_message_back(self, tmp_path: Path) -> None:
         backend = FakeBackend()
         async with running(backend, tmp_path) as chat:
@@ -686,3 +699,44 @@ class TestComposer:
             assert chat.screen.composer.text == "/theme "
             await chat.pilot.pause()
             assert "Change the colours" not in chat.text()
+
+
+class TestTheModelOfTheNextStart:
+    @asynccontextmanager
+    async def kept(
+        self, backend: FakeBackend, path: Path, options: ChatOptions
+    ) -> AsyncIterator[tuple[Chat, list[Mapping[str, Value]]]]:
+        kept: list[Mapping[str, Value]] = []
+        async with running(backend, path, options, keep=kept.append) as chat:
+            yield chat, kept
+
+    async def test_is_the_one_that_the_command_line_names(self, tmp_path: Path) -> None:
+        options = ChatOptions(model="/models/named.gguf", model_named=True)
+        async with self.kept(FakeBackend(), tmp_path, options) as (chat, kept):
+            await chat.until(lambda: kept)
+            assert kept == [{"model": "/models/named.gguf"}]
+
+    async def test_or_the_one_that_the_user_opens(self, tmp_path: Path) -> None:
+        async with self.kept(FakeBackend(), tmp_path, ChatOptions(model="/models/saved.gguf")) as (chat, kept):
+            await chat.send("/model other.gguf")
+            await chat.until(lambda: kept)
+            assert kept == [{"model": str(Path.cwd() / "other.gguf")}]
+
+    async def test_but_not_one_that_fails_or_comes_from_elsewhere(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with self.kept(backend, tmp_path, ChatOptions(model="/models/saved.gguf")) as (chat, kept):
+            await chat.ask("q")
+            backend.loading = [Failed("This file is no model.", "load")]
+            await chat.send("/model /models/bad.gguf")
+            await chat.until(lambda: "This file is no model." in chat.text())
+            await chat.idle()
+            assert kept == []
+
+    async def test_settings_that_cannot_be_written_are_a_sentence(self, tmp_path: Path) -> None:
+        def keep(changes: Mapping[str, Value]) -> None:
+            raise SettingsError("The settings file cannot be written: Read-only file system.")
+
+        options = ChatOptions(model=MODEL.path, model_named=True)
+        async with running(FakeBackend(), tmp_path, options, keep=keep) as chat:
+            await chat.until(lambda: "Read-only file system." in chat.words())
+            await chat.ask("q")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
+import signal
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -81,12 +84,23 @@ def test_options_are_settings(folder: Path) -> None:
     given = (
         "--temperature 0.5 --top-p 0.9 --top-k 40 --min-p 0.1 --presence-penalty 1.5 --repetition-penalty 1.1 --seed 7"
         " --max-tokens 99 --thinking off --thinking-budget 50 --system brief --context 2048 --ops cpu --threads 3"
+        " --kv q8 --draft 3"
     )
     options = cli.complete(cli.parse(given.split()), Settings(), {})
     assert options.sampling == Sampling(0.5, 0.9, 40, 0.1, 1.5, 1.1, 7, 99)
-    assert (options.thinking, options.thinking_budget) == (False, 50)
+    assert (options.thinking, options.thinking_budget, options.drafts) == (False, 50, 3)
     assert (options.system, options.system_override) == ("brief", "brief")
-    assert options.load("/m") == Load("/m", 2048, "cpu", 3)
+    assert options.load("/m") == Load("/m", 2048, "cpu", 3, kv_type="q8")
+
+
+@pytest.mark.parametrize(("word", "drafts"), [("auto", None), ("off", 0), ("1", 1), ("4", 4)])
+def test_drafts_are_a_number_or_as_many_as_pay(word: str, drafts: int | None) -> None:
+    assert cli.complete(cli.parse(["--draft", word]), Settings(draft="2"), {}).drafts == drafts
+
+
+def test_budgets_of_the_settings_are_in_gigabytes() -> None:
+    load = cli.complete(cli.parse([]), Settings(memory_budget=1.5, snapshot_budget=20.0), {}).load("/m")
+    assert (load.memory_budget, load.snapshot_budget) == (1_500_000_000, 20_000_000_000)
 
 
 def test_what_the_command_line_leaves_open_the_settings_say() -> None:
@@ -130,6 +144,8 @@ def test_the_model_named_goes_before_the_environment_before_the_settings(
         (["--max-tokens", "0"], "--max-tokens takes a whole number of at least 1, not '0'."),
         (["--context", "1"], "--context takes a whole number of at least 16, not '1'."),
         (["--ops", "gpu"], "--ops takes one of auto, reference, cpu, triton, not 'gpu'."),
+        (["--kv", "q4"], "--kv takes one of auto, q8, not 'q4'."),
+        (["--draft", "5"], "--draft takes one of auto, off, 1, 2, 3, 4, not '5'."),
         (["--thinking", "maybe"], "--thinking takes on or off, not 'maybe'."),
         (["-p"], "-p/--prompt expected one argument."),
         (["--temp", "1"], "Unrecognized arguments: --temp"),
@@ -177,14 +193,18 @@ class FakeApp:
 
     return_code = 0
 
-    def __init__(self, backend: LocalBackend, store: Store, saved: Settings, options: ChatOptions) -> None:
+    def __init__(
+        self, backend: LocalBackend, store: Store, saved: Settings, options: ChatOptions, keep: Callable[..., Any]
+    ) -> None:
         OPENED[:] = [(saved, options)]
+        KEEP[:] = [keep]
 
     def run(self) -> None:
         pass
 
 
 OPENED: list[tuple[Settings, ChatOptions]] = []
+KEEP: list[Callable[..., Any]] = []
 Run = Callable[..., int]
 
 
@@ -215,6 +235,22 @@ def test_in_a_terminal_the_chat_opens_with_what_was_asked_for(run: Run, folder: 
     assert (options().model, options().prompt) == (str(folder / "q.gguf"), "hello")
     assert options().sampling.temperature == 0.0
     assert (options().conversation_id, options().notices, OPENED[0][0]) == (None, (), Settings())
+
+
+def test_the_chat_keeps_states_on_disk_and_choices_in_the_settings(run: Run, folder: Path) -> None:
+    run()
+    assert options().snapshots == str(folder / "home" / "snapshots")
+    KEEP[0]({"model": "/m.gguf"})
+    assert settings.load(folder / "home" / "settings.toml")[0] == Settings(model="/m.gguf")
+
+
+@pytest.mark.parametrize(("words", "named"), [(["q.gguf"], True), (["-m", "q.gguf"], True), ([], False)])
+def test_a_model_of_the_environment_is_not_one_that_was_named(
+    run: Run, words: list[str], named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QWENCHAT_MODEL", "q.gguf")
+    run(*words)
+    assert options().model_named is named
 
 
 def test_the_chat_opens_without_a_model_too(run: Run) -> None:
@@ -262,3 +298,49 @@ def test_a_data_folder_that_cannot_be_made_is_a_sentence(run: Run, folder: Path,
     (folder / "home").touch()
     assert run() == 1
     assert capsys.readouterr().err == f"qwenchat: The folder {folder / 'home'} cannot be made: File exists.\n"
+
+
+# Programs of their own
+
+
+def test_bench_measures_in_a_process_of_its_own_and_passes_its_exit_code_on(tmp_path: Path) -> None:
+    def qwenchat(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "chatapp", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    (tmp_path / "runtime").mkdir()
+    (tmp_path / "runtime" / "__init__.py").write_text("raise SystemExit('not ours')")
+    helped = qwenchat("bench", "resume", "--help")
+    assert (helped.returncode, helped.stderr) == (0, "")
+    assert helped.stdout.startswith("usage: runtime.bench resume")
+    wrong = qwenchat("bench", "nonsense")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "invalid choice: 'nonsense'" in wrong.stderr
+
+
+@pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 15)", 143)])
+def test_a_bench_that_ends_by_itself_or_by_a_signal(end: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = subprocess.Popen
+
+    def popen(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        assert command[-3:] == ["-m", "runtime.bench", "word"]
+        return start([sys.executable, "-c", f"import os, sys; {end}"], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    assert __main__.main(["bench", "word"]) == code
+
+
+def test_ctrl_c_in_a_bench_is_the_benchs_own_to_follow() -> None:
+    """The terminal sends it to both; the exit code is that of the bench."""
+    bench = "import signal, sys; signal.signal(2, lambda *_: sys.exit(7)); print('up', flush=True); signal.pause()"
+    code = (
+        "import subprocess, sys; from chatapp import __main__; start = subprocess.Popen;"
+        f"subprocess.Popen = lambda command, **options: start([sys.executable, '-c', {bench!r}], **options);"
+        "sys.exit(__main__.main(['bench']))"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "up\n"
+    os.killpg(child.pid, signal.SIGINT)
+    assert child.wait(20) == 7
+    child.stdout.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -17,6 +18,8 @@ import pytest
 from chatapp import process
 from chatapp.local import RESTARTS, LocalBackend
 from runtime.protocol import (
+    CachedState,
+    CacheReport,
     Delta,
     Event,
     Failed,
@@ -158,6 +161,12 @@ async def test_a_conversation_of_many_megabytes_passes_both_ways(backend: Open) 
     await everything(one.load(Load("/m/q.gguf")))
     text = "word " * 2_000_000
     assert json.loads(answer(await everything(one.generate(ask(text)))))["messages"][0]["content"] == text
+
+
+async def test_what_was_drafted_arrives_with_its_text(backend: Open) -> None:
+    one = backend(replies=[[{"answer": "the sea", "drafted": [[0, 3], [5, 7]]}]])
+    await everything(one.load(Load("/m/q.gguf")))
+    assert (await everything(one.generate(ask())))[0] == Delta("r1", "answer", "the sea", 1, ((0, 3), (5, 7)))
 
 
 async def test_cancel_keeps_what_came_and_ends_in_cancelled(backend: Open) -> None:
@@ -384,3 +393,107 @@ async def test_close_ends_a_worker_that_hears_nothing(monkeypatch: pytest.Monkey
         assert await anext(loading) == Notice("deaf")
         await one.close()
     assert kinds(await everything(loading)) == [Failed]
+
+
+# What is kept of conversations
+
+FIRST = CachedState("c1", 120, 3, 400, 500, in_memory=True)
+SECOND = CachedState("c2", 80, 1, 0, 300, in_memory=False)
+KEPT = [dataclasses.asdict(state) for state in (FIRST, SECOND)]
+
+
+async def test_what_is_kept_is_asked_and_dropped(backend: Open, tmp_path: Path) -> None:
+    one = backend(kept=KEPT)
+    await everything(one.load(Load("/m/q.gguf")))
+    assert await one.cache() == CacheReport((FIRST, SECOND), 400, 1000, 800, 2000)
+    assert await one.drop_cache("c1") == CacheReport((SECOND,), 0, 1000, 300, 2000)
+    assert await one.drop_cache(None) == CacheReport((), 0, 1000, 0, 2000)
+    assert [(line["type"], line.get("conversation_id")) for line in received(tmp_path)[1:]] == [
+        ("CacheList", None),
+        ("CacheDrop", "c1"),
+        ("CacheDrop", None),
+    ]
+
+
+async def test_it_is_told_in_its_turn_beside_loads_and_replies(backend: Open) -> None:
+    """Each of several questions and loads gets its own answer."""
+    one = backend(kept=KEPT, load=[{"when": "bad", "fail": "No."}])
+    await everything(one.load(Load("/m/q.gguf")))
+    async with asyncio.timeout(SECONDS):
+        reply, first, bad, good, second = await asyncio.gather(
+            everything(one.generate(ask())),
+            one.cache(),
+            everything(one.load(Load("/m/bad.gguf"))),
+            everything(one.load(Load("/m/good.gguf"))),
+            one.drop_cache(None),
+        )
+    assert (kinds(reply)[-1], kinds(bad), kinds(good)) == (Finished, [Failed], [Ready])
+    assert isinstance(first, CacheReport) and isinstance(second, CacheReport)
+    assert (len(first.states), len(second.states)) == (2, 0)
+
+
+async def test_a_failed_answer_is_no_failed_load(backend: Open) -> None:
+    one = backend(cache=[{"fail": "The folder cannot be read.", "detail": "trace"}])
+    await everything(one.load(Load("/m/q.gguf")))
+    assert await one.cache() == Failed("The folder cannot be read.", "internal", "trace")
+    assert one.model is not None
+    assert answer(await everything(one.generate(ask()))) == "Hello from the fake worker."
+
+
+async def test_a_worker_that_dies_over_the_question_answers_it_and_comes_back(backend: Open, tmp_path: Path) -> None:
+    one = backend(kept=KEPT, cache=[{"once": str(tmp_path / "died"), "signal": signal.SIGSEGV}])
+    heard = Heard()
+    one.on_event(heard)
+    await everything(one.load(Load("/m/q.gguf")))
+    assert await one.cache() == Failed("The engine crashed (SIGSEGV).", "worker")
+    assert heard.events == [Notice("The engine is being restarted.")]
+    await heard.until(Ready)
+    assert isinstance(await one.cache(), CacheReport)
+
+
+async def test_without_a_model_no_worker_is_started_to_tell_it(backend: Open, tmp_path: Path) -> None:
+    one = backend()
+    assert await one.cache() == Failed("No model is open, and what is kept is kept of a model.", "load")
+    assert not (tmp_path / "received").exists()
+
+
+async def test_a_question_that_nobody_waits_for_any_more_leaves_the_next_its_answer(backend: Open) -> None:
+    one = backend(kept=KEPT, cache=[{"delay": 0.2}])
+    await everything(one.load(Load("/m/q.gguf")))
+    gone = asyncio.ensure_future(one.drop_cache("c1"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    report = await one.cache()
+    assert isinstance(report, CacheReport)
+    assert report.states == (SECOND,)
+
+
+async def test_closing_answers_an_open_question(backend: Open) -> None:
+    one = backend(cache=[{"delay": 60}])
+    await everything(one.load(Load("/m/q.gguf")))
+    asking = asyncio.ensure_future(one.cache())
+    await asyncio.sleep(0)
+    await one.close()
+    assert await asking == Failed("The engine was closed.", "worker")
+
+
+async def test_a_settled_turn_is_told_to_nobody(backend: Open) -> None:
+    one = backend(idle=[{"settled": 40}, {"notice": "after it"}])
+    heard = Heard()
+    one.on_event(heard)
+    await everything(one.load(Load("/m/q.gguf")))
+    assert kinds(await everything(one.generate(ask())))[-1] is Finished
+    await heard.until(Notice)
+    assert heard.events == [Notice("after it")]
+
+
+async def test_no_model_answers_between_a_death_and_the_return(backend: Open, tmp_path: Path) -> None:
+    one = backend(idle=[{"once": str(tmp_path / "died"), "exit": 1}])
+    seen: list[tuple[type[Event], bool]] = []
+    heard = Heard()
+    one.on_event(lambda event: seen.append((type(event), one.model is not None)))
+    one.on_event(heard)
+    await everything(one.load(Load("/m/q.gguf")))
+    await everything(one.generate(ask()))
+    await heard.until(Ready)
+    assert seen == [(Notice, False), (Ready, True)]

@@ -79,6 +79,12 @@ def test_options_reach_the_engine(qwenchat: Program) -> None:
     assert (request["sampling"]["temperature"], request["sampling"]["seed"], request["thinking"]) == (0.0, 7, False)
 
 
+def test_drafts_and_8_bit_keys_and_values_are_asked_for(qwenchat: Program) -> None:
+    qwenchat("-p", "hi", "--draft", "off", "--kv", "q8")
+    assert (qwenchat.request()["drafts"], qwenchat.load()["kv_type"]) == (0, "q8")
+    assert qwenchat.load()["snapshots"] is None
+
+
 def test_settings_are_used_and_wrong_ones_named(qwenchat: Program) -> None:
     home = qwenchat.folder / "home"
     home.mkdir()

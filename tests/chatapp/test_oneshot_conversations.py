@@ -38,6 +38,12 @@ def test_a_named_conversation_begins_and_goes_on(qwenchat: Program) -> None:
     assert stored[-1].meta["stats"]["generated_tokens"] == 4
 
 
+@pytest.mark.parametrize("words", [["--conversation", "work"], ["--resume"]])
+def test_its_state_is_kept_on_disk(qwenchat: Program, words: list[str]) -> None:
+    qwenchat("-p", "one", *words)
+    assert qwenchat.load()["snapshots"] == str(qwenchat.folder / "home" / "snapshots")
+
+
 def test_another_system_prompt_replaces_that_of_the_conversation(qwenchat: Program) -> None:
     qwenchat("-p", "one", "--conversation", "work", "--system", "be brief")
     qwenchat("-p", "two", "--conversation", "work", "--system", "be long")

@@ -48,6 +48,12 @@ def test_values_are_read_as_their_types(path: Path) -> None:
     assert found.sampling() == Sampling(temperature=1.0, top_k=20)
 
 
+@pytest.mark.parametrize("value", ["2", '"2"'])
+def test_a_number_of_drafts_may_be_written_as_one(path: Path, value: str) -> None:
+    write(path, f"draft = {value}\n")
+    assert settings.load(path) == (Settings(draft="2"), [])
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
@@ -59,6 +65,9 @@ def test_values_are_read_as_their_types(path: Path) -> None:
         ("temperature = inf", "temperature takes a number from 0 to 5, not inf."),
         ("system = 3", "system takes a text, not 3."),
         ('ops = "gpu"', "ops takes one of auto, reference, cpu, triton, not 'gpu'."),
+        ("memory_budget = -0.5", "memory_budget takes a number from 0 to 100000, not -0.5."),
+        ("draft = 5", "draft takes one of auto, off, 1, 2, 3, 4, not 5."),
+        ("draft = true", "draft takes one of auto, off, 1, 2, 3, 4, not True."),
         ("threads = [1]", "threads takes a whole number from 1 to 1024, not [1]."),
     ],
 )
@@ -118,6 +127,13 @@ def test_none_takes_a_key_out(path: Path) -> None:
     assert path.read_text() == 'theme = "dark"\n'
 
 
+def test_what_changes_nothing_is_not_written(path: Path) -> None:
+    settings.update(path, {"theme": "dark"})
+    before = path.stat()
+    assert settings.update(path, {"theme": "dark", "seed": None}) == Settings(theme="dark")
+    assert path.stat().st_ino == before.st_ino
+
+
 def test_two_windows_writing_different_settings_keep_both(path: Path) -> None:
     settings.update(path, {"theme": "dark"})
     settings.update(path, {"top_k": 5})
@@ -126,7 +142,8 @@ def test_two_windows_writing_different_settings_keep_both(path: Path) -> None:
 
 def test_every_setting_survives_its_file(path: Path) -> None:
     examples: dict[type, settings.Value] = {str: 'a"b\\\n# 世 \t', int: 20, float: 0.5, bool: False}
-    changes = {name: examples[settings.kind(name)[0]] for name in FIELDS} | {"ops": "triton"}
+    kinds = {name: settings.kind(name) for name in FIELDS}
+    changes = {name: words[-1] if words else examples[kind] for name, (kind, words) in kinds.items()}
     assert dataclasses.asdict(settings.update(path, changes)) == changes
     assert dataclasses.asdict(settings.load(path)[0]) == changes
 
@@ -164,6 +181,7 @@ def test_one_variable_moves_all_files(tmp_path: Path, monkeypatch: pytest.Monkey
     assert paths.settings_path() == tmp_path / "settings.toml"
     assert paths.database_path() == tmp_path / "conversations.db"
     assert paths.log_path() == tmp_path / "worker.log"
+    assert paths.snapshots_path() == tmp_path / "snapshots"
     monkeypatch.delenv("QWENCHAT_HOME")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "c"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "d"))

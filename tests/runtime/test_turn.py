@@ -246,3 +246,10 @@ class TestSettling:
         list(model.generate(Generate("r", "c", (Message("user", "one"),)), lambda: False))
         assert model.settle(lambda: True) is None
         assert model.settle(lambda: False)
+
+
+@pytest.mark.parametrize("drafts", [None, 0, 3])
+def test_the_engine_is_told_how_many_drafts_are_wanted(drafts: int | None) -> None:
+    engine = ScriptedEngine(ids("x", IM_END))
+    events(engine, drafts=drafts)
+    assert engine.requests[0].drafts == drafts
