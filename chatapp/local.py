@@ -240,7 +240,7 @@ class LocalBackend:
         if isinstance(event, Ready):
             self._model = event.model
             self._loaded = load.command if load else Load(event.model.path)
-        else:  # the worker let go of the old model before it tried the new one
+        elif not event.model_kept:
             self._model = self._loaded = None
         self._tell(event, load.events if load else None)
 

@@ -14,7 +14,7 @@ from runtime.protocol import Load
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 if the figures are what they should be, 1 if not, 2 if there are none."""
-    parser = argparse.ArgumentParser(prog="runtime.bench", description="Benchmarks of the runtime.")
+    parser = argparse.ArgumentParser(prog="qwenchat bench", description="Benchmarks of the runtime.")
     benchmarks = parser.add_subparsers(required=True, metavar="NAME")
     resume = benchmarks.add_parser("resume", help="what a turn of a long conversation reads again")
     resume.add_argument("--tokens", type=int, default=8000, help="of history (default: %(default)s)")

@@ -219,12 +219,16 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`message` is one sentence for the user, `detail` the trace for the log; no request_id: a load failed."""
+    """`message` is one sentence for the user, `detail` the trace for the log; no request_id: a load failed.
+
+    `model_kept`: the model that was open before the load still is.
+    """
 
     message: str
     kind: Failure = "internal"
     detail: str = ""
     request_id: str | None = None
+    model_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

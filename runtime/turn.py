@@ -84,6 +84,15 @@ class ChatModel:
             self._unsettled = None
         return Settled(command.conversation_id, len(ids)) if done else None
 
+    def drop(self, conversation_id: str | None) -> None:
+        """Forget what is kept of a conversation, or of all, in memory and on disk."""
+        if self._unsettled and conversation_id in (None, self._unsettled[0].conversation_id):
+            self._unsettled = None
+        if conversation_id is None:
+            self.engine.pool.drop_all()
+        else:
+            self.engine.pool.drop(conversation_id)
+
     def warm_up(self) -> None:
         """Do once what is slow the first time, on a state that nobody keeps: rendering, a prefill, a decode."""
         ids = self._template.render([Message("user", "Hello")], thinking=self._thinking_default).ids

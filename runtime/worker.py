@@ -145,10 +145,7 @@ class Worker:
 
     def _drop(self, conversation_id: str | None) -> None:
         if self._chat is not None:
-            if conversation_id is None:
-                self._chat.engine.pool.drop_all()
-            else:
-                self._chat.engine.pool.drop(conversation_id)
+            self._chat.drop(conversation_id)
         self._report()
 
     def _report(self) -> None:
@@ -199,7 +196,8 @@ class Worker:
             message, kind = explain(error)
             if kind in ("internal", "memory") and self._chat:
                 self._chat.engine.pool.clear()
-            self._emit(Failed(message, kind, traceback.format_exc(), request_id))
+            kept = request_id is None and self._chat is not None
+            self._emit(Failed(message, kind, traceback.format_exc(), request_id, model_kept=kept))
 
 
 def explain(error: Exception) -> tuple[str, Failure]:

@@ -23,7 +23,7 @@ A STEP is an object, played in this order of keys:
     {"echo": true}        a Delta of the answer holding the command as JSON
     {"notice": text}      a Notice
     {"settled": tokens}   Settled, of the last Generate's conversation
-    {"fail": text}        Failed, "kind": one of protocol.Failure, "detail": text; ends the reply or the load
+    {"fail": text}        Failed, "kind": one of protocol.Failure, "detail": text, "kept": the old model is; ends the reply or the load
     {"finish": reason}    Finished, "thought_closed", "stats": fields of Stats; ends the reply
     {"stdout": text}      raw text on the protocol's pipe
     {"stderr": text}      raw text on stderr
@@ -205,7 +205,9 @@ class FakeWorker:
             time.sleep(60)
         if "fail" in step:
             key = reply.command.request_id if reply else None
-            emit(Failed(step["fail"], step.get("kind", "internal"), step.get("detail", ""), key))
+            emit(
+                Failed(step["fail"], step.get("kind", "internal"), step.get("detail", ""), key, step.get("kept", False))
+            )
             return True
         return False
 

@@ -432,6 +432,16 @@ async def test_it_is_told_in_its_turn_beside_loads_and_replies(backend: Open) ->
     assert (len(first.states), len(second.states)) == (2, 0)
 
 
+async def test_after_a_failed_load_the_old_model_answers_if_the_engine_kept_it(backend: Open) -> None:
+    one = backend(load=[{"when": "second", "fail": "There is no such file.", "kind": "load", "kept": True}])
+    [*_, ready] = await everything(one.load(Load("/m/first.gguf")))
+    [failed] = await everything(one.load(Load("/m/second.gguf")))
+    assert isinstance(failed, Failed)
+    assert isinstance(ready, Ready)
+    assert one.model == ready.model
+    assert isinstance((await everything(one.generate(ask())))[-1], Finished)
+
+
 async def test_a_failed_answer_is_no_failed_load(backend: Open) -> None:
     one = backend(cache=[{"fail": "The folder cannot be read.", "detail": "trace"}])
     await everything(one.load(Load("/m/q.gguf")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from unittest.mock import Mock
 
 import pytest
 from small_vocabulary import END_THINK, ENDOFTEXT, IM_END, IM_START, THINK, metadata
@@ -29,6 +30,7 @@ class ScriptedEngine:
     context_length: int = 1000
     requests: list[Request] = field(default_factory=list)
     settled: list[tuple[int, ...]] = field(default_factory=list)
+    pool: Mock = field(default_factory=Mock)
 
     def generate(self, conversation: str, request: Request, cancelled: Callable[[], bool]) -> Iterator[Step]:
         self.requests.append(request)
@@ -231,6 +233,15 @@ class TestSettling:
         rest = TOKENIZER.decode(prompt[len(settled) :])
         assert "two" in rest
         assert "hello" not in rest
+
+    @pytest.mark.parametrize("dropped", ["c", None])
+    def test_what_was_dropped_does_not_come_back(self, dropped: str | None) -> None:
+        engine = ScriptedEngine(ids("hello", IM_END))
+        model = chat(engine)
+        list(model.generate(Generate("r", "c", (Message("user", "one"),)), lambda: False))
+        model.drop(dropped)
+        assert model.settle(lambda: False) is None
+        assert engine.settled == []
 
     def test_once_is_enough(self) -> None:
         engine = ScriptedEngine(ids("hello", IM_END))

@@ -183,6 +183,7 @@ def test_a_load_that_fails_leaves_it_able_to_load_another(worker: Process, tmp_p
     assert isinstance(failed, Failed)
     assert failed.kind == "load"
     assert failed.request_id is None
+    assert not failed.model_kept
     worker.load()
 
 
@@ -190,7 +191,7 @@ def test_a_file_that_cannot_be_a_model_does_not_cost_the_one_that_is_loaded(work
     worker.load()
     worker.send(Load(str(tmp_path / "missing.gguf")), generate(sampling=Sampling(max_tokens=1)))
     seen = worker.until(Finished)
-    assert any(isinstance(event, Failed) and event.kind == "load" for event in seen)
+    assert any(isinstance(event, Failed) and event.kind == "load" and event.model_kept for event in seen)
 
 
 def test_a_prompt_beyond_the_context_is_refused_with_the_numbers(worker: Process) -> None:
