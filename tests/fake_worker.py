@@ -23,7 +23,8 @@ A STEP is an object, played in this order of keys:
     {"echo": true}        a Delta of the answer holding the command as JSON
     {"notice": text}      a Notice
     {"settled": tokens}   Settled, of the last Generate's conversation
-    {"fail": text}        Failed, "kind": one of protocol.Failure, "detail": text, "kept": the old model is; ends the reply or the load
+    {"fail": text}        Failed, "kind": one of protocol.Failure, "detail": text; "kept": true, the
+                          old model is still open; ends the reply or the load
     {"finish": reason}    Finished, "thought_closed", "stats": fields of Stats; ends the reply
     {"stdout": text}      raw text on the protocol's pipe
     {"stderr": text}      raw text on stderr
@@ -93,6 +94,7 @@ class FakeWorker:
         self.replies = 0
         self.kept = [CachedState(**fields) for fields in self.script.get("kept", [])]
         self.model: ModelInfo | None = None
+        self.before: ModelInfo | None = None  # the one that was open
 
     def read(self) -> None:
         """The reader thread: cancels at once, the rest in turn; the end of stdin ends the process."""
@@ -123,7 +125,7 @@ class FakeWorker:
                 self.report(command)
 
     def load(self, command: Load) -> None:
-        self.model = None  # as the real one, which needs its memory
+        self.before, self.model = self.model, None  # as the real one, which needs its memory
         if self.play(self.script["load"], command):
             return
         fields: dict[str, Any] = {
@@ -205,6 +207,8 @@ class FakeWorker:
             time.sleep(60)
         if "fail" in step:
             key = reply.command.request_id if reply else None
+            if step.get("kept"):
+                self.model = self.before
             emit(
                 Failed(step["fail"], step.get("kind", "internal"), step.get("detail", ""), key, step.get("kept", False))
             )
