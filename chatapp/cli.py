@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from chatapp import settings
+from chatapp import paths, settings
 from chatapp.options import ChatOptions, drafts
 from chatapp.settings import Settings, SettingsError
 
@@ -22,7 +22,7 @@ NO_MODEL = (
     "https://huggingface.co/unsloth/Qwen3.5-4B-GGUF, and name it: qwenchat MODEL.gguf"
 )
 
-_EPILOG = f"""\
+_EPILOG = """\
 examples:
   qwenchat Qwen3.5-4B-Q4_K_M.gguf                 chat with a model
   qwenchat --resume                               go on with the latest conversation
@@ -30,7 +30,8 @@ examples:
   git diff | qwenchat "Write a commit message."   the same, with a text
   qwenchat bench --help                           measure what the engine does
 
-The model is the one named, else {MODEL_VARIABLE}, else `model` of the settings.
+The model is the one named, else {variable}, else `model` of the settings.
+Settings are in {settings}.
 QWENCHAT_HOME names one folder for conversations, settings and the log.
 """
 
@@ -122,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="qwenchat",
         description="Chat in the terminal with a Qwen3.5 or 3.6 model that runs on this machine.",
-        epilog=_EPILOG,
+        epilog=_EPILOG.format(variable=MODEL_VARIABLE, settings=paths.settings_path()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
