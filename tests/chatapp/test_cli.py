@@ -312,7 +312,7 @@ def test_bench_measures_in_a_process_of_its_own_and_passes_its_exit_code_on(tmp_
     (tmp_path / "runtime" / "__init__.py").write_text("raise SystemExit('not ours')")
     helped = qwenchat("bench", "resume", "--help")
     assert (helped.returncode, helped.stderr) == (0, "")
-    assert helped.stdout.startswith("usage: runtime.bench resume")
+    assert helped.stdout.startswith("usage: qwenchat bench resume")
     wrong = qwenchat("bench", "nonsense")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "invalid choice: 'nonsense'" in wrong.stderr
