@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
 GOLDENS = Path(__file__).parent / "goldens"
 
@@ -17,10 +17,13 @@ def rewrite(
     target: Path,
     *,
     metadata: Mapping[str, Any] | None = None,
-    tensors: Mapping[str, np.ndarray | None] | None = None,
+    tensors: Mapping[str, np.ndarray | tuple[np.ndarray, GGMLQuantizationType] | None] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write `target` as `source` with other metadata values and tensors (None: left out) and tensor names."""
+    """Write `target` as `source` with other metadata values, tensors and tensor names.
+
+    None leaves a value or a tensor out; bytes [rows, row bytes] with a type are a packed tensor.
+    """
     reader = GGUFReader(source)
     metadata, tensors, names = dict(metadata or {}), dict(tensors or {}), names or {}
     architecture = metadata.pop("general.architecture", reader.fields["general.architecture"].contents())
@@ -36,19 +39,23 @@ def rewrite(
         writer.add_key_value(key, value, GGUFValueType.get_type(value))
     for tensor in reader.tensors:
         if tensor.name in tensors:
-            data = tensors.pop(tensor.name)
-            if data is not None:
-                writer.add_tensor(names.get(tensor.name, tensor.name), data)
+            _add(writer, names.get(tensor.name, tensor.name), tensors.pop(tensor.name))
             continue
         writer.add_tensor(names.get(tensor.name, tensor.name), tensor.data, raw_dtype=tensor.tensor_type)
     for name, data in tensors.items():
-        if data is not None:
-            writer.add_tensor(name, data)
+        _add(writer, name, data)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return target
+
+
+def _add(writer: GGUFWriter, name: str, data: np.ndarray | tuple[np.ndarray, GGMLQuantizationType] | None) -> None:
+    if isinstance(data, tuple):
+        writer.add_tensor(name, data[0], raw_dtype=data[1])
+    elif data is not None:
+        writer.add_tensor(name, data)
 
 
 def tensor_names(source: Path) -> list[str]:

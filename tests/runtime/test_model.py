@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gguf import GGMLQuantizationType
 from rewrite import GOLDENS, rewrite, tensor_names, tensor_values
 
 from runtime.models.config import ModelError
@@ -252,6 +253,13 @@ class TestRefusals:
         file = rewrite(DENSE, tmp_path / "mtp-m.gguf", tensors=trunk)
         with pytest.raises(ModelError, match="only the drafting"):
             load_model(file)
+
+    def test_weights_with_scales_apart_are_refused_by_name(self, tmp_path: Path) -> None:
+        """NVFP4 keeps its outer scale in a tensor of its own: without it the weights are not what they should be."""
+        packed = np.zeros((32, 36), np.uint8), GGMLQuantizationType.NVFP4  # 64 columns in a row of 36 bytes
+        changed = {"blk.0.ssm_out.weight": packed, "blk.0.ssm_out.scale": np.ones(1, np.float32)}
+        with pytest.raises(ModelError, match=r"blk\.0\.ssm_out\.weight as NVFP4"):
+            load_model(rewrite(DENSE, tmp_path / "m.gguf", tensors=changed))
 
     def test_a_vocabulary(self, tmp_path: Path) -> None:
         file = rewrite(DENSE, tmp_path / "m.gguf", tensors=dict.fromkeys(tensor_names(DENSE)))
