@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
 import shlex
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ from pathlib import Path
 from chatapp import cli, paths, settings
 from chatapp.cli import Arguments, UsageError
 from chatapp.local import WORKER, LocalBackend, environment
+from chatapp.log import Log
 from chatapp.options import ChatOptions
 from chatapp.settings import Settings
 from chatapp.store import Store, StoreError
@@ -55,15 +58,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        _report(error)
+        return 1
     finally:
         _leave_quietly()
+
+
+def _report(error: Exception) -> None:
+    """A fault of ours, or of the machine, that nobody foresaw: a sentence, and its trace in the log."""
+    with contextlib.suppress(Exception):
+        Log(paths.log_path()).note("".join(traceback.format_exception(error)))
+    with contextlib.suppress(OSError):
+        print(f"qwenchat: It stopped on an unexpected error ({type(error).__name__}: {error}).", file=sys.stderr)
 
 
 def _run(arguments: Arguments) -> int:
     saved, warnings = settings.load(paths.settings_path())
     options = dataclasses.replace(cli.complete(arguments, saved, os.environ), notices=tuple(warnings))
     screen = sys.stdin.isatty() and sys.stdout.isatty() and not arguments.one_shot and not arguments.json
-    return _chat(arguments, options, saved) if screen else _answer(arguments, options)
+    if not screen:
+        return _answer(arguments, options)
+    if os.environ.get("TERM") == "dumb":
+        raise UsageError("This terminal (TERM=dumb) cannot show the chat; -p TEXT answers without it.")
+    return _chat(arguments, options, saved)
 
 
 def _chat(arguments: Arguments, options: ChatOptions, saved: Settings) -> int:
@@ -85,6 +105,9 @@ def _answer(arguments: Arguments, options: ChatOptions) -> int:
 
     output = Output(sys.stdout, sys.stderr, as_json=arguments.json)
     prompt, notices = _prompt(options.prompt)
+    for notice in (*options.notices, *notices):
+        output.notice(notice)
+    options = dataclasses.replace(options, notices=())
     if options.model is None:
         raise UsageError(cli.NO_MODEL)
     if not Path(options.model).is_file():
@@ -94,7 +117,7 @@ def _answer(arguments: Arguments, options: ChatOptions) -> int:
         store = Store(paths.database_path())
         options = _with_conversation(options, arguments, store)
         options = dataclasses.replace(options, snapshots=str(paths.snapshots_path()))
-    for notice in (*options.notices, *notices):
+    for notice in options.notices:
         output.notice(notice)
     try:
         return asyncio.run(OneShot(_backend(), options, output, store, arguments.conversation or "").run(prompt))

@@ -8,6 +8,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -25,6 +26,9 @@ from chatapp.options import ChatOptions
 from chatapp.settings import Settings, Value
 from chatapp.store import Store
 from themes import DEFAULT, load_themes
+
+_PATIENCE = 6.0
+"""Seconds to leave in good order once the terminal is gone."""
 
 
 class QwenChat(App[None]):
@@ -67,11 +71,17 @@ class QwenChat(App[None]):
     def on_mount(self) -> None:
         self.call_after_refresh(self.run_worker, _warm_up, thread=True, exit_on_error=False)
         if not self.is_headless:
-            # The terminal is put in order, and what is being written is kept.
             for number in (signal.SIGTERM, signal.SIGHUP):
-                asyncio.get_running_loop().add_signal_handler(number, self.chat.quit)
+                asyncio.get_running_loop().add_signal_handler(number, self._end, number)
             # What is here now stays until the end: a collection that walks through it stops the drawing for a while.
             self.call_after_refresh(gc.freeze)
+
+    def _end(self, number: int) -> None:
+        """The terminal is put in order, and what is being written is kept, if the terminal still takes what it gets."""
+        watchdog = threading.Timer(_PATIENCE, os._exit, (128 + number,))
+        watchdog.daemon = True
+        watchdog.start()
+        self.chat.quit()
 
     async def on_unmount(self) -> None:
         await self._backend.close()

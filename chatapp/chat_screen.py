@@ -351,7 +351,11 @@ class ChatScreen(Screen[None], PlainContainer):
     # Inner workings.
 
     async def _start(self) -> None:
-        await self._open(self._options.conversation_id)
+        try:
+            await self._open(self._options.conversation_id)
+        except Exception as error:
+            self.report(error)
+            await self._open(None)
         if self._options.system_override is not None:
             self._session.system = self._options.system_override
         for notice in (self._store_notice, *self._options.notices):

@@ -176,7 +176,7 @@ def update(path: Path, changes: Mapping[str, Value]) -> Settings:
 
 def _read(path: Path) -> tomlkit.TOMLDocument:
     try:
-        return tomlkit.parse(path.read_text("utf-8"))
+        return tomlkit.parse(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         return tomlkit.document()
     except OSError as error:

@@ -196,10 +196,11 @@ class Store:
     def thread(self, conversation_id: str, head: int | None = None) -> list[Node]:
         """The messages from the root to `head`, which is the conversation's own when None."""
         with self._reading() as sql:
+            # A parent is older than its child; where damage says otherwise, going on might never end.
             rows = sql.execute(
                 "WITH RECURSIVE up(node, depth) AS ("
                 " SELECT ifnull(?, (SELECT head FROM conversations WHERE id = ?)), 0"
-                " UNION ALL SELECT parent, depth + 1 FROM nodes JOIN up ON id = node WHERE parent IS NOT NULL)"
+                " UNION ALL SELECT parent, depth + 1 FROM nodes JOIN up ON id = node WHERE parent < id)"
                 f" SELECT {_NODE} FROM up JOIN nodes ON id = node WHERE conversation_id = ? ORDER BY depth DESC",
                 (head, conversation_id, conversation_id),
             ).fetchall()

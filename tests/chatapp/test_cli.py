@@ -344,3 +344,38 @@ def test_ctrl_c_in_a_bench_is_the_benchs_own_to_follow() -> None:
     os.killpg(child.pid, signal.SIGINT)
     assert child.wait(20) == 7
     child.stdout.close()
+
+
+def test_an_unforeseen_error_is_a_sentence_and_its_trace_is_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(words: object) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    monkeypatch.setattr("chatapp.cli.parse", broken)
+    monkeypatch.setenv("QWENCHAT_HOME", str(tmp_path))
+    assert __main__.main(["-p", "hi"]) == 1
+    said = capsys.readouterr().err
+    assert said == "qwenchat: It stopped on an unexpected error (RuntimeError: nobody thought of this).\n"
+    assert "Traceback" in (tmp_path / "worker.log").read_text()
+
+
+def test_a_broken_settings_file_is_named_even_where_it_leaves_no_model(tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text('model = "m.gguf"\nmodel = "n.gguf"\n')
+    found = subprocess.run(
+        [sys.executable, "-P", "-m", "chatapp", "-p", "hi"],
+        env={**os.environ, "QWENCHAT_HOME": str(tmp_path), "QWENCHAT_MODEL": ""},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert found.returncode == 2
+    assert "settings.toml" in found.stderr
+    assert "No model is given" in found.stderr
+
+
+def test_settings_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text("\ufefftemperature = 0.5\n", encoding="utf-8")
+    found, warnings = settings.load(path)
+    assert (found.temperature, warnings) == (0.5, [])

@@ -317,3 +317,16 @@ def test_threads_may_share_a_store(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert sorted(texts(store.children(made.id, None))) == sorted(f"{n}{i}" for n in "abc" for i in range(20))
+
+
+def test_a_message_that_names_itself_as_the_one_before_ends_the_thread(tmp_path: Path) -> None:
+    """Only damage makes such a circle; it must not hang whoever opens the conversation."""
+    path = tmp_path / "conversations.db"
+    store = Store(path)
+    conversation = store.create()
+    first = store.add(conversation.id, None, "user", "one")
+    second = store.add(conversation.id, first.id, "assistant", "two")
+    with sqlite3.connect(path) as sql:
+        sql.execute("UPDATE nodes SET parent = id WHERE id = ?", (second.id,))
+    assert [node.content for node in store.thread(conversation.id)] == ["two"]
+    store.close()
