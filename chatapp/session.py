@@ -86,10 +86,12 @@ class Session:
     async def finish(
         self, turn: Turn, content: str, thought: str, status: Status, thought_closed: bool, meta: Mapping[str, Any]
     ) -> None:
-        """A reply has ended."""
+        """A reply has ended. A message that did not fit in the context is taken back: no later one would fit either."""
 
         def write() -> None:
             self._store.finish(turn.reply_id, content, thought, status, thought_closed, meta)
+            if meta.get("failure") == "context":
+                self._take_back(turn)
 
         self.thread = [
             dataclasses.replace(
@@ -100,6 +102,13 @@ class Session:
             for node in self.thread
         ]
         await self._in_order(write)
+
+    def _take_back(self, turn: Turn) -> None:
+        """Go on from before the message of a turn, unless it has been replied to before."""
+        *before, message, reply = self.thread
+        if reply.id == turn.reply_id and len(self._store.children(turn.conversation_id, message.id)) == 1:
+            self._store.set_head(turn.conversation_id, before[-1].id if before else None)
+            self.thread = before
 
     async def conversations(self) -> list[Conversation]:
         """The saved ones, last written first."""

@@ -357,6 +357,8 @@ class Turns:
         self._show(replace(self._status, state="restarting" if restarts else "failed", busy=restarts, tok_per_s=None))
         if ended is not None:
             self._view.say(ended.message, "error")
+        if ended is not None and ended.kind == "context":
+            self._view.give_back(turn.messages[-1].content)
         meta = {"reason": "failed", "failure": ended.kind if ended is not None else "internal"}
         await self._session.finish(turn, reply.answer, reply.thought, "failed", closed, meta)
 

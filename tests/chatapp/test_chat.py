@@ -740,3 +740,17 @@ class TestTheModelOfTheNextStart:
         async with running(FakeBackend(), tmp_path, options, keep=keep) as chat:
             await chat.until(lambda: "Read-only file system." in chat.words())
             await chat.ask("q")
+
+
+async def test_a_message_that_does_not_fit_is_given_back_and_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    full = Failed("The conversation needs 9,000 tokens, and the context holds 4,096.", "context")
+    backend = FakeBackend([say("one")], [full], [say("three")])
+    async with running(backend, tmp_path) as chat:
+        await chat.ask("first")
+        await chat.ask("far too long")
+        assert "9,000" in chat.words()
+        assert chat.screen.composer.text == "far too long"
+        await chat.ask("short")
+        sent = [message.content for message in backend.requests[-1].messages]
+        assert sent == ["first", "one", "short"]
+        assert [node.content for node in chat.thread()] == ["first", "one", "short", "three"]
