@@ -20,9 +20,9 @@ def dialogues(fixtures: Path) -> list[list[dict[str, object]]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def chat(fixtures: Path) -> ChatModel:
-    return open_chat_model(Load(str(fixtures / "learnt-f16.gguf")), lambda done, total: None)[0]
+@pytest.fixture(scope="module", params=["reference", "cpu"])
+def chat(fixtures: Path, request: pytest.FixtureRequest) -> ChatModel:
+    return open_chat_model(Load(str(fixtures / "learnt-f16.gguf"), ops=request.param), lambda done, total: None)[0]
 
 
 def reply(chat: ChatModel, name: str, messages: list[Message], thinking: bool) -> tuple[Message, Finished, int]:
