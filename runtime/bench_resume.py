@@ -21,7 +21,6 @@ from runtime.loading import open_chat_model
 from runtime.protocol import Generate, Load, Message, Sampling, Stats
 
 MOST_MS = 50.0  # by which the first token may come later than in an empty chat, the model's own work not counted
-MOST_MS_PER_GB = 300.0
 
 _SHORT = Sampling(temperature=0, max_tokens=2)
 _WORDS = "the river runs past the old mill and nobody knows how deep the water is below the wheel"

@@ -117,7 +117,8 @@ class Worker:
         from runtime.loading import open_chat_model
         from runtime.models.loading import check_model
 
-        check_model(command.path)
+        if self._chat is not None:
+            check_model(command.path)  # before the old model goes
         self._leave()
         self._chat = None  # the old model's memory is free before the new one needs it
         last = -1

@@ -299,12 +299,6 @@ class Function:
     def store(self, address: Value, value: Value, align: int = 1) -> None:
         self.b.store(value.v, self._pointer(address), align=align)
 
-    def prefetch(self, address: Value) -> None:
-        """Ask for a cache line that will be read soon; any address will do."""
-        arguments = [self._pointer(address), *(ir.Constant(i32, number) for number in (0, 3, 1))]
-        callee = self.external("llvm.prefetch.p0", ir.VoidType(), [argument.type for argument in arguments])
-        self.b.call(callee, arguments)
-
     def scratch(self, nbytes: int) -> Value:
         """The address of memory that lives as long as the call."""
         with self.b.goto_entry_block():
