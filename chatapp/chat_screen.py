@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
-import traceback
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from textual import events, on
@@ -15,40 +11,35 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
-from textual.screen import Screen
 from textual.widgets import Static
 
 from chatapp import commands
 from chatapp.backend import Backend
-from chatapp.blocks import Block, NoticeBlock, PageBlock, ReplyBlock, Severity, UserBlock
-from chatapp.cache import Cache
-from chatapp.commands import Call, CommandError
+from chatapp.blocks import ReplyBlock, UserBlock
+from chatapp.commands import CommandError
 from chatapp.composer import Composer
-from chatapp.drafts import DraftsScreen
-from chatapp.history import blocks_of, choices_of
-from chatapp.options import ChatOptions, Draft, drafts
-from chatapp.picker import Choice, Picker
-from chatapp.plain_container import PlainContainer
-from chatapp.sanitize import clean, clean_line
-from chatapp.session import Session
-from chatapp.settings import SettingsError, Value
+from chatapp.options import ChatOptions
+from chatapp.parts.comfort import ComfortPart
+from chatapp.parts.conversations import ConversationsPart
+from chatapp.parts.models import ModelsPart
+from chatapp.parts.reading import ReadingPart
+from chatapp.parts.talk import TalkPart
+from chatapp.sanitize import clean
+from chatapp.settings import Value
 from chatapp.stage import JumpToEnd, Stage
 from chatapp.status import StatusLine
-from chatapp.store import Store, StoreError
+from chatapp.store import Store
 from chatapp.transcript import Transcript
 from chatapp.turns import Turns
 from chatapp.waiting import Waiting
-from chatapp.welcome import Welcome
 
 QUIT_SECONDS = 3.0
 """How long a second Ctrl+C still quits."""
-LEAVE_SECONDS = 3.0
-"""How long leaving waits for a reply to stop."""
 HINTS = 6
 """Commands shown while one is typed."""
 
 
-class ChatScreen(Screen[None], PlainContainer):
+class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPart):
     """Implements `commands.Chat` and `view.View`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -72,17 +63,8 @@ class ChatScreen(Screen[None], PlainContainer):
         clock: Callable[[], float] = time.monotonic,
         keep: Callable[[Mapping[str, Value]], object] = lambda changes: None,
     ) -> None:
-        super().__init__()
-        self._keep = keep
-        self._options = options
-        self._clock = clock
-        self._session = Session(store, options.system)
-        self._cache = Cache(backend, self._session)
-        self._store_notice = store.notice
+        super().__init__(backend, store, options, clock, keep)
         self.turns = Turns(backend, self._session, options, self, clock)
-        self._commands = asyncio.Lock()
-        self._quit_until = float("-inf")
-        self._has_model = options.model is not None
 
     def compose(self) -> ComposeResult:
         with Stage(id="stage"):
@@ -93,14 +75,6 @@ class ChatScreen(Screen[None], PlainContainer):
             yield Static("", id="hints", markup=False)
             yield Composer(id="composer")
         yield StatusLine(id="status")
-
-    @property
-    def transcript(self) -> Transcript:
-        return self.query_one(Transcript)
-
-    @property
-    def composer(self) -> Composer:
-        return self.query_one(Composer)
 
     def on_mount(self) -> None:
         self.composer.focus()
@@ -206,109 +180,6 @@ class ChatScreen(Screen[None], PlainContainer):
 
     # What commands ask for.
 
-    async def new(self) -> None:
-        self.turns.withdraw()
-        await self.turns.stop()
-        await self._open(None)
-
-    async def resume(self, key: str) -> None:
-        try:
-            if key:
-                found = await self._session.find(key)
-                chosen = found.id if found is not None else None
-                if chosen is None:
-                    raise CommandError(f"There is no saved conversation {clean_line(key, 60)!r}.")
-            else:
-                choices = choices_of(await self._session.conversations())
-                if not choices:
-                    raise CommandError("There are no saved conversations yet.")
-                chosen = await self.app.push_screen_wait(Picker("Conversations", choices))
-        except StoreError as error:
-            raise CommandError(str(error)) from error
-        if chosen is not None:
-            self.turns.withdraw()
-            await self.turns.stop()
-            await self._open(chosen)
-
-    async def open_model(self, path: str) -> None:
-        await self.turns.stop()
-        self._has_model = True
-        for welcome in self.query(Welcome):
-            welcome.model_opens()
-        self.turns.open(path, chosen=True)
-
-    async def stop(self) -> None:
-        await self.turns.stop()
-
-    async def retry(self) -> None:
-        await self.turns.stop()
-        self.turns.retry()
-
-    async def set_theme(self, name: str) -> None:
-        names = sorted(self.app.available_themes)
-        if not name:
-            choices = [Choice(each, each, "in use" if each == self.app.theme else "") for each in names]
-            name = await self.app.push_screen_wait(Picker("Themes", choices)) or self.app.theme
-        if name not in names:
-            raise CommandError(f"There is no theme {clean_line(name, 40)!r}. /theme shows those there are.")
-        self.app.theme = name
-
-    def set_thinking(self, on: bool | None) -> None:
-        if on is not None:
-            self.turns.thinking = on
-        self.turns_changed()
-        state = self.turns.status.thinking
-        if state is not None:
-            self._show_hint(f"thinking is {'on' if state else 'off'}{' from the next message on' * (on is not None)}")
-
-    def set_draft(self, choice: Draft | None) -> None:
-        if choice is not None:
-            self.turns.drafts = drafts(choice)
-        model = self.turns.model
-        if model is not None and not model.has_mtp:
-            self._show_hint("this model has no MTP block: it drafts nothing", 4.0)
-            return
-        state = {None: "as many as pay", 0: "none"}.get(self.turns.drafts, f"{self.turns.drafts} at each step")
-        self._show_hint(f"drafts: {state}{' from the next message on' * (choice is not None)}")
-
-    def show_drafts(self) -> None:
-        replies = [node for node in self._session.thread if node.role == "assistant"]
-        record = self.turns.records.get(replies[-1].id) if replies else None
-        if not replies:
-            raise CommandError("There is no reply yet.")
-        if record is None:
-            raise CommandError("What was drafted is known of replies of this session only, once they have ended.")
-        if not record.stats.drafted:
-            raise CommandError("The last reply was made without drafts.")
-        self.app.push_screen(DraftsScreen(record))
-
-    def show_cache(self) -> None:
-        async def show() -> None:
-            self.show(await self._cache.page())
-
-        self._run_beside(show)
-
-    def drop_cache(self, *, everything: bool) -> None:
-        async def drop() -> None:
-            self.say(await self._cache.drop(everything=everything))
-
-        self._run_beside(drop)
-
-    def set_system(self, text: str) -> None:
-        if text:
-            self._session.system = "" if text == "-" else text
-        now = self._session.system
-        self.say(f"System prompt: {now}" if now else "There is no system prompt.")
-
-    def copy_reply(self) -> None:
-        reply = self.transcript.last_reply()
-        if reply is None or not reply.answer:
-            raise CommandError("There is no reply to copy yet.")
-        self.copy(reply.answer)
-
-    def quit(self) -> None:
-        self.run_worker(self._leave(), exit_on_error=False)
-
     # What the turns ask for.
 
     async def begin_reply(self) -> ReplyBlock:
@@ -322,31 +193,9 @@ class ChatScreen(Screen[None], PlainContainer):
     def drop_reply(self) -> None:
         self.transcript.drop_after_user()
 
-    def say(self, text: str, severity: Severity = "info") -> None:
-        self._add(NoticeBlock(text, severity))
-
-    def show(self, markdown: str) -> None:
-        self._add(PageBlock(markdown))
-
     def give_back(self, text: str) -> None:
         if not self.composer.text:
             self.composer.put(text)
-
-    def report(self, error: Exception) -> None:
-        self.log.error("".join(traceback.format_exception(error)))
-        self.say(
-            f"Something went wrong in qwenchat itself ({type(error).__name__}: {error}). The chat goes on.", "error"
-        )
-
-    def model_chosen(self, path: str) -> None:
-        async def keep() -> None:
-            await asyncio.to_thread(self._keep, {"model": path})
-
-        self.run_worker(self._guard(keep), exit_on_error=False)
-
-    def turns_changed(self) -> None:
-        if self.is_mounted:
-            self._watch_turns()
 
     # Inner workings.
 
@@ -367,70 +216,5 @@ class ChatScreen(Screen[None], PlainContainer):
             self.turns.open(self._options.model, chosen=self._options.model_named)
         await self.turns.run()
 
-    async def _open(self, conversation_id: str | None) -> None:
-        """Show a saved conversation, or a new one."""
-        self._session.new()
-        if conversation_id is not None:
-            try:
-                if not await self._session.open(conversation_id):
-                    self.say("That conversation is gone: this is a new one.", "warning")
-            except StoreError as error:
-                self.say(str(error), "error")
-        blocks = blocks_of(self._session.thread)
-        await self.transcript.show(blocks or [Welcome(self._has_model)])
-        self.composer.forget()
-        for node in self._session.thread:
-            if node.role == "user":
-                self.composer.remember(node.content)
-        self.turns.reset()
 
-    def _run_named(self, name: str) -> None:
-        self._run(Call(commands.COMMANDS[name], ""))
-
-    def _run(self, call: Call) -> None:
-        self.run_worker(self._carry_out(call), group="commands", exit_on_error=False)
-
-    async def _carry_out(self, call: Call) -> None:
-        async with self._commands:
-            await self._guard(partial(call.command.run, self, call.argument))
-
-    def _run_beside(self, work: Callable[[], Awaitable[None]]) -> None:
-        """For what may take as long as a reply does: other commands do not wait for it."""
-        self.run_worker(self._guard(work), group="beside", exit_on_error=False)
-        if self.turns.generating:
-            self._show_hint("told after this reply")
-
-    async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-        except (CommandError, SettingsError, StoreError) as error:
-            self.say(str(error), "warning")
-        except Exception as error:
-            self.report(error)
-
-    async def _leave(self) -> None:
-        """What is being written is kept as far as it has come."""
-        self.turns.withdraw()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.turns.stop(), LEAVE_SECONDS)
-        self.app.exit()
-
-    def _add(self, block: Block) -> None:
-        self.transcript.add(block)
-
-    def copy(self, text: str) -> None:
-        self.app.copy_to_clipboard(text)
-        self._show_hint("copied")
-
-    def _show_hint(self, text: str, seconds: float = 2.0) -> None:
-        self.query_one(StatusLine).hint(text, seconds)
-
-    @on(Transcript.Moved)
-    def _show_jump(self) -> None:
-        jump = self.query_one(JumpToEnd)
-        jump.show(not self.transcript.at_end, self.turns.generating)
-
-    def _watch_turns(self) -> None:
-        self.query_one(StatusLine).show(self.turns.status)
-        self.query_one(Waiting).show(self.turns.waiting)
-        self._show_jump()
+_IMPLEMENTS: type[commands.Chat] = ChatScreen

@@ -1,0 +1,1 @@
+"""The parts of the chat screen: one class for each module of commands, over what they share."""

@@ -1,0 +1,118 @@
+"""What the parts of the chat screen share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+from textual import on
+from textual.screen import Screen
+
+from chatapp import commands
+from chatapp.backend import Backend
+from chatapp.blocks import Block, NoticeBlock, PageBlock, Severity
+from chatapp.cache import Cache
+from chatapp.commands import Call, CommandError
+from chatapp.composer import Composer
+from chatapp.options import ChatOptions
+from chatapp.plain_container import PlainContainer
+from chatapp.session import Session
+from chatapp.settings import SettingsError, Value
+from chatapp.stage import JumpToEnd
+from chatapp.status import StatusLine
+from chatapp.store import Store, StoreError
+from chatapp.transcript import Transcript
+from chatapp.turns import Turns
+from chatapp.waiting import Waiting
+
+
+class ChatBase(Screen[None], PlainContainer):
+    """The widgets, the conversation and its turns, and how commands run. Implements `commands.Pages`."""
+
+    turns: Turns
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store,
+        options: ChatOptions,
+        clock: Callable[[], float] = time.monotonic,
+        keep: Callable[[Mapping[str, Value]], object] = lambda changes: None,
+    ) -> None:
+        super().__init__()
+        self._keep = keep
+        self._options = options
+        self._clock = clock
+        self._session = Session(store, options.system)
+        self._cache = Cache(backend, self._session)
+        self._store_notice = store.notice
+        self._commands = asyncio.Lock()
+        self._quit_until = float("-inf")
+        self._has_model = options.model is not None
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.query_one(Transcript)
+
+    @property
+    def composer(self) -> Composer:
+        return self.query_one(Composer)
+
+    def say(self, text: str, severity: Severity = "info") -> None:
+        self._add(NoticeBlock(text, severity))
+
+    def show(self, markdown: str) -> None:
+        self._add(PageBlock(markdown))
+
+    def _add(self, block: Block) -> None:
+        self.transcript.add(block)
+
+    async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (CommandError, SettingsError, StoreError) as error:
+            self.say(str(error), "warning")
+        except Exception as error:
+            self.report(error)
+
+    def _show_hint(self, text: str, seconds: float = 2.0) -> None:
+        self.query_one(StatusLine).hint(text, seconds)
+
+    def _run_beside(self, work: Callable[[], Awaitable[None]]) -> None:
+        """For what may take as long as a reply does: other commands do not wait for it."""
+        self.run_worker(self._guard(work), group="beside", exit_on_error=False)
+        if self.turns.generating:
+            self._show_hint("told after this reply")
+
+    def report(self, error: Exception) -> None:
+        self.log.error("".join(traceback.format_exception(error)))
+        self.say(
+            f"Something went wrong in qwenchat itself ({type(error).__name__}: {error}). The chat goes on.", "error"
+        )
+
+    def turns_changed(self) -> None:
+        if self.is_mounted:
+            self._watch_turns()
+
+    def _watch_turns(self) -> None:
+        self.query_one(StatusLine).show(self.turns.status)
+        self.query_one(Waiting).show(self.turns.waiting)
+        self._show_jump()
+
+    @on(Transcript.Moved)
+    def _show_jump(self) -> None:
+        jump = self.query_one(JumpToEnd)
+        jump.show(not self.transcript.at_end, self.turns.generating)
+
+    def _run_named(self, name: str) -> None:
+        self._run(Call(commands.COMMANDS[name], ""))
+
+    def _run(self, call: Call) -> None:
+        self.run_worker(self._carry_out(call), group="commands", exit_on_error=False)
+
+    async def _carry_out(self, call: Call) -> None:
+        async with self._commands:
+            await self._guard(partial(call.command.run, self, call.argument))
