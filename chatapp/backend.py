@@ -23,7 +23,7 @@ class Backend(Protocol):
         """Yields LoadProgress and Notice, and ends with exactly one Ready or Failed."""
 
     def generate(self, command: Generate) -> AsyncIterator[Event]:
-        """Yields PromptProgress, Delta and Notice, and ends with exactly one Finished or Failed."""
+        """Yields PromptProgress, Delta, WasThought and Notice, and ends with exactly one Finished or Failed."""
 
     async def cancel(self, request_id: str) -> None:
         """Ask the request to end; its `generate` then ends with Finished("cancelled")."""

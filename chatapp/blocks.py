@@ -165,6 +165,19 @@ class ReplyBlock(Vertical, PlainContainer, Block):
         if self._timer is None:
             self._timer = self.set_timer(max(FRAME - (now - self._drawn), 0.001), self.draw)
 
+    async def was_thought(self) -> None:
+        """All of the answer so far belongs to the thought."""
+        await self.draw()
+        text, self._parts = self.answer, []
+        if self._thought_view is None:
+            self._thought_view = ThoughtView()
+            await self.mount(self._thought_view, before=self._answer_view)
+        self._thought_view.append(text)
+        self._close_thought(unfinished=False)
+        await self._answer_view.remove()
+        self._answer_view = MarkdownView()
+        await self.mount(self._answer_view, after=self._thought_view)
+
     async def draw(self) -> None:
         """Show what has come since the last time."""
         if self._timer is not None:

@@ -37,6 +37,10 @@ class DraftRecord:
             at = end
         pieces.append((delta.text[at:], ""))
 
+    def was_thought(self) -> None:
+        """All of the answer so far belongs to the thought."""
+        self._pieces = {"thinking": self._pieces["thinking"] + self._pieces["answer"], "answer": []}
+
     def pieces(self, channel: Channel) -> list[Span]:
         """The text of a channel; neighbours differ in their marks."""
         pieces = [piece for piece in self._pieces[channel] if piece[0]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import signal
 import uuid
@@ -26,6 +25,7 @@ from runtime.protocol import (
     Notice,
     PromptProgress,
     Stats,
+    WasThought,
 )
 
 FIGURES = (
@@ -202,6 +202,8 @@ class OneShot:
                     self._output.answer(event.text)
                 else:
                     self._output.status(f"thinking {self._tokens:,} tokens")
+            case WasThought():
+                self._texts = {"answer": "", "thinking": self._texts["thinking"] + self._texts["answer"]}
             case Notice():
                 self._output.notice(event.message)
             case Finished():
@@ -237,7 +239,7 @@ class OneShot:
         elif self._ended is not None:
             status = "cancelled" if self._ended.reason == "cancelled" else "complete"
             closed = self._ended.thought_closed
-            meta = {"reason": self._ended.reason, "stats": dataclasses.asdict(self._ended.stats)}
+            meta = {"reason": self._ended.reason, "stats": self._ended.stats.told()}
         await self._session.finish(turn, self._texts["answer"], self._texts["thinking"], status, closed, meta)
 
     def _result(self, finished: Finished) -> dict[str, Any]:
@@ -253,7 +255,8 @@ class OneShot:
 
 
 def _figures(stats: Stats) -> dict[str, int | float | None]:
-    return {name: getattr(stats, name) for name in FIGURES}
+    told = stats.told()
+    return {name: told[name] for name in FIGURES}
 
 
 def _remark(finished: Finished, answer: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 import uuid
 from collections import deque
@@ -33,6 +32,7 @@ from runtime.protocol import (
     PromptProgress,
     Ready,
     Stats,
+    WasThought,
 )
 
 STATUS_SECONDS = 0.25
@@ -308,6 +308,9 @@ class Turns:
                         used = prompt + tokens if prompt is not None else None
                         self._show(replace(self._status, state="generating", tok_per_s=rate.value(), context_used=used))
                     await asyncio.sleep(0)  # a burst of events must not keep the screen from drawing
+                case WasThought():
+                    await reply.was_thought()
+                    record.was_thought()
                 case Notice(message=message):
                     self._view.say(message)
                 case Finished() | Failed():
@@ -346,7 +349,7 @@ class Turns:
                 acceptance=stats.accepted / stats.drafted if stats.drafted else None,
             )
         )
-        meta = {"reason": ended.reason, "stats": dataclasses.asdict(stats)}
+        meta = {"reason": ended.reason, "stats": stats.told()}
         status: Literal["cancelled", "complete"] = "cancelled" if ended.reason == "cancelled" else "complete"
         await self._session.finish(turn, reply.answer, reply.thought, status, ended.thought_closed, meta)
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 Role = Literal["system", "user", "assistant"]
 Channel = Literal["thinking", "answer"]
 FinishReason = Literal["stop", "length", "cancelled", "budget"]
-Failure = Literal["load", "prompt", "context", "numbers", "memory", "worker", "internal"]
+Failure = Literal["load", "prompt", "context", "numbers", "memory", "worker", "server", "internal"]
 
 
 class ProtocolError(ValueError):
@@ -64,24 +64,27 @@ class CachedState:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What the chat shows of the loaded model."""
+    """What the chat shows of the model that answers. Of a served one: 0 and None where the server does not tell."""
 
-    path: str
+    path: str  # or the address
     name: str
     architecture: str
     parameters: int
     file_bytes: int
     context_length: int  # tokens, as opened
     trained_context: int  # tokens, as the file says
-    thinking_default: bool
+    thinking_default: bool | None
     has_mtp: bool
-    ops: str  # "reference" | "cpu" | "triton"
+    ops: str  # "reference" | "cpu" | "triton"; of a served model the kind of server
     presets: dict[str, Sampling]  # "thinking" | "non-thinking" → complete values
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Figures of one turn; `ttft_ms` counts from the arrival of the request to the first token of the reply."""
+    """Figures of one turn; `ttft_ms` counts from the arrival of the request to the first token of the reply.
+
+    `unknown`: the names of figures that are 0 only because a server does not tell them.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -96,6 +99,13 @@ class Stats:
     thinking_ms: float | None = None
     context_used: int = 0  # tokens held after the turn
     context_length: int = 0
+    unknown: tuple[str, ...] = ()
+
+    def told(self) -> dict[str, Any]:
+        """Each figure by its name, None if it is not known."""
+        figures = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del figures["unknown"]
+        return figures | dict.fromkeys(self.unknown)
 
 
 # Commands: chat → worker
@@ -205,6 +215,13 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class WasThought:
+    """All that came so far as the answer was the thought: a server sent the tag at its end, but none before it."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The end of a turn. `budget`: the thought was closed by its budget, and the answer then ended by itself.
 
@@ -251,7 +268,7 @@ class CacheReport:
 
 
 Command = Load | Generate | Cancel | CacheList | CacheDrop | Shutdown
-Event = LoadProgress | Ready | Notice | PromptProgress | Delta | Finished | Failed | Settled | CacheReport
+Event = LoadProgress | Ready | Notice | PromptProgress | Delta | WasThought | Finished | Failed | Settled | CacheReport
 
 _COMMANDS: dict[str, type[Any]] = {c.__name__: c for c in typing.get_args(Command)}
 _EVENTS: dict[str, type[Any]] = {c.__name__: c for c in typing.get_args(Event)}

@@ -22,6 +22,7 @@ from runtime.protocol import (
     Ready,
     Sampling,
     Stats,
+    WasThought,
 )
 
 MODEL = ModelInfo(
@@ -136,7 +137,7 @@ class FakeBackend:
             if isinstance(step, Delta):
                 in_thought = step.channel == "thinking"
                 yield replace(step, request_id=key)
-            elif isinstance(step, PromptProgress):
+            elif isinstance(step, PromptProgress | WasThought):
                 yield replace(step, request_id=key)
             elif isinstance(step, Notice):
                 yield step

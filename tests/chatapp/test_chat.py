@@ -18,7 +18,7 @@ from chatapp.options import ChatOptions
 from chatapp.settings import SettingsError, Value
 from chatapp.store import Store
 from chatapp.thought import ThoughtHead, ThoughtView
-from runtime.protocol import Failed, LoadProgress, Message, Notice, Ready, Sampling
+from runtime.protocol import Failed, LoadProgress, Message, Notice, Ready, Sampling, WasThought
 
 
 async def test_a_message_is_answered_and_stored(tmp_path: Path) -> None:
@@ -119,6 +119,19 @@ class TestThought:
             await chat.pilot.click(ThoughtHead)
             await chat.pilot.pause()
             assert "secret plan" not in chat.text()
+
+    async def test_what_turns_out_to_have_been_the_thought_is_folded_away(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = FakeBackend([say("a plan, "), say("it seems"), gate, WasThought(""), say("the answer")])
+        async with running(backend, tmp_path) as chat:
+            await chat.send("q")
+            await chat.until(lambda: "a plan, it seems" in chat.text())
+            gate.open()
+            await chat.idle()
+            assert "a plan" not in chat.text()
+            assert "▸ thought" in chat.text()
+            assert "the answer" in chat.text()
+            assert (chat.thread()[-1].content, chat.thread()[-1].thought) == ("the answer", "a plan, it seems")
 
     async def test_an_unfolded_thought_goes_on_growing(self, tmp_path: Path) -> None:
         gate, second = Gate(), Gate()

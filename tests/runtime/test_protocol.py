@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -108,3 +109,9 @@ def test_the_protocol_needs_the_standard_library_only() -> None:
         "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy', 'textual', 'rich', 'gguf', 'kernels')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_a_figure_that_nobody_told_is_none() -> None:
+    told = Stats(prompt_tokens=20, ttft_ms=1.5, unknown=("cached_tokens",)).told()
+    assert (told["prompt_tokens"], told["cached_tokens"], told["drafted"], told["ttft_ms"]) == (20, None, 0, 1.5)
+    assert set(told) == {field.name for field in dataclasses.fields(Stats)} - {"unknown"}
