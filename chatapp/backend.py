@@ -28,6 +28,9 @@ class Backend(Protocol):
     async def cancel(self, request_id: str) -> None:
         """Ask the request to end; its `generate` then ends with Finished("cancelled")."""
 
+    async def answer_now(self, request_id: str) -> bool:
+        """Ask the request to end its thought and to answer; False if this source of replies knows no such thing."""
+
     async def cache(self) -> CacheReport | Failed | None:
         """What is kept of which conversation, told after the reply that runs; None if that is not known."""
 

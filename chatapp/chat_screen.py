@@ -48,6 +48,7 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
         Binding("ctrl+n", "command('new')", "New conversation", id="chat.new", priority=True, show=False),
         Binding("ctrl+r", "command('resume')", "Saved conversations", id="chat.resume", priority=True, show=False),
         Binding("ctrl+t", "toggle_thinking", "Thinking on or off", id="chat.thinking", priority=True, show=False),
+        Binding("ctrl+g", "command('answer')", "Answer now", id="chat.answer", priority=True, show=False),
         Binding("pageup", "page(-1)", "Scroll up", id="chat.page_up", priority=True, show=False),
         Binding("pagedown", "page(1)", "Scroll down", id="chat.page_down", priority=True, show=False),
         Binding("ctrl+home", "top", "Go to the beginning", id="chat.top", priority=True, show=False),

@@ -14,6 +14,7 @@ from chatapp.log import Log
 from chatapp.process import Exit, WorkerProcess
 from runtime import protocol
 from runtime.protocol import (
+    AnswerNow,
     CacheDrop,
     CacheList,
     CacheReport,
@@ -61,6 +62,7 @@ class _Request:
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     sent: bool = False
     cancelled: bool = False
+    to_answer: bool = False
 
 
 class LocalBackend:
@@ -128,6 +130,8 @@ class LocalBackend:
             if not request.cancelled:
                 worker.send(protocol.encode(command))
                 request.sent = True
+                if request.to_answer:
+                    worker.send(protocol.encode(AnswerNow(command.request_id)))
             while True:
                 event = await request.events.get()
                 yield event
@@ -148,6 +152,14 @@ class LocalBackend:
             self._end(request_id, Finished(request_id, "cancelled", Stats()))
         else:
             asyncio.get_running_loop().call_later(self._patience, self._give_up, request)
+
+    async def answer_now(self, request_id: str) -> bool:
+        request = self._requests.get(request_id)
+        if request is not None and not request.to_answer:
+            request.to_answer = True
+            if request.sent and self._worker is not None:
+                self._worker.send(protocol.encode(AnswerNow(request_id)))
+        return True
 
     async def cache(self) -> CacheReport | Failed:
         return await self._question(CacheList())

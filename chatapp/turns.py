@@ -21,6 +21,7 @@ from chatapp.status import Status
 from chatapp.store import StoreError
 from chatapp.view import View
 from runtime.protocol import (
+    Channel,
     Delta,
     Event,
     Failed,
@@ -83,6 +84,7 @@ class Turns:
         self._turning = False
         self._request: str | None = None  # the one that the backend has
         self._stopping = False
+        self._channel: Channel | None = None  # of the reply that runs; None: nothing has come of it
         self._status = Status()
         self._unheard: list[Event] = []
         self._loading: str | None = None  # the name of the file that is being opened
@@ -161,6 +163,15 @@ class Turns:
             if self._request is not None:
                 await self._backend.cancel(self._request)
             await self._idle.wait()
+
+    async def answer_now(self) -> bool:
+        """End the thought of the reply that runs, so that its answer follows; False if the backend cannot."""
+        return self._request is not None and await self._backend.answer_now(self._request)
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the reply that runs is in its thought, or may come to one."""
+        return self._turning and self._request is not None and self._channel != "answer"
 
     async def run(self) -> None:
         """Does what was asked for, for ever."""
@@ -259,7 +270,7 @@ class Turns:
             self._options.preserve_thinking,
             self.drafts,
         )
-        self._request = request.request_id
+        self._request, self._channel = request.request_id, None
         self._show(Status(state="waiting", busy=True, context_used=self._status.context_used))
         record = DraftRecord()
         saving = asyncio.create_task(self._save(turn, reply))
@@ -303,10 +314,11 @@ class Turns:
                     tokens += new
                     rate.add(now, new)
                     reply.feed(channel, text, new)
-                    if now - shown >= STATUS_SECONDS:
-                        shown = now
+                    if now - shown >= STATUS_SECONDS or channel != self._channel:
+                        shown, self._channel = now, channel
                         used = prompt + tokens if prompt is not None else None
-                        self._show(replace(self._status, state="generating", tok_per_s=rate.value(), context_used=used))
+                        state = "thinking" if channel == "thinking" else "generating"
+                        self._show(replace(self._status, state=state, tok_per_s=rate.value(), context_used=used))
                     await asyncio.sleep(0)  # a burst of events must not keep the screen from drawing
                 case WasThought():
                     await reply.was_thought()

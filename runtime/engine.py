@@ -38,12 +38,14 @@ class NumbersError(UserError):
 class Thought:
     """How a prompt that opens a thought is watched: `close_id` ends it.
 
-    After `budget` tokens, or when it turns in circles, `closing` (which holds `close_id`) is forced in.
+    After `budget` tokens, when it turns in circles, or when `answer_now` says so, `closing` (which holds `close_id`) is
+    forced in.
     """
 
     close_id: int
     closing: tuple[int, ...]
     budget: int | None = None
+    answer_now: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,10 @@ class _Reply:
 
 
 class _ThoughtWatch:
-    """Follows an open thought, and closes it when its budget is spent or it turns in circles."""
+    """Follows an open thought, and closes it when its budget is spent, it turns in circles, or somebody asks for it.
+
+    `forced`: nobody had asked.
+    """
 
     def __init__(self, thought: Thought | None) -> None:
         self._thought = thought
@@ -238,9 +243,10 @@ class _ThoughtWatch:
             self._thought = None
             return (token,)
         spent = thought.budget is not None and len(self._ids) >= thought.budget
-        if spent or ends_in_loop(self._ids):
+        asked = thought.answer_now()
+        if asked or spent or ends_in_loop(self._ids):
             self._thought = None
-            self.forced = True
+            self.forced = not asked
             return thought.closing
         self._ids.append(token)
         return (token,)

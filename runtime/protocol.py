@@ -154,6 +154,13 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerNow:
+    """Close the thought of a request that waits or runs, so that its answer follows; without a thought: nothing."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class CacheList:
     """Tell what is kept of which conversation: one CacheReport."""
 
@@ -267,8 +274,8 @@ class CacheReport:
     disk_budget: int  # 0: nothing is kept on disk
 
 
-Command = Load | Generate | Cancel | CacheList | CacheDrop | Shutdown
 Event = LoadProgress | Ready | Notice | PromptProgress | Delta | WasThought | Finished | Failed | Settled | CacheReport
+Command = Load | Generate | Cancel | AnswerNow | CacheList | CacheDrop | Shutdown
 
 _COMMANDS: dict[str, type[Any]] = {c.__name__: c for c in typing.get_args(Command)}
 _EVENTS: dict[str, type[Any]] = {c.__name__: c for c in typing.get_args(Event)}

@@ -39,9 +39,16 @@ class ChatModel:
         self._unsettled: tuple[Generate, Message] | None = None
 
     def generate(
-        self, command: Generate, cancelled: Callable[[], bool], clock: Callable[[], float] = time.perf_counter
+        self,
+        command: Generate,
+        cancelled: Callable[[], bool],
+        clock: Callable[[], float] = time.perf_counter,
+        answer_now: Callable[[], bool] = lambda: False,
     ) -> Iterator[Event]:
-        """Yields PromptProgress and Delta, and ends with Finished. Raises UserError."""
+        """Yields PromptProgress and Delta, and ends with Finished. Raises UserError.
+
+        `cancelled` and, while a thought is open, `answer_now` are asked at every step.
+        """
         started = clock()
         self._unsettled = None
         thinking = self._thinks(command)
@@ -52,7 +59,7 @@ class ChatModel:
             sampling=resolve(command.sampling, preset),
             stop_ids=self._tokenizer.stop_ids,
             max_tokens=command.sampling.max_tokens,
-            thought=self._thought(command.thinking_budget) if prompt.opens_thought else None,
+            thought=self._thought(command.thinking_budget, answer_now) if prompt.opens_thought else None,
             drafts=command.drafts,
             boundaries=self._boundaries(prompt.ids),
             shared=self._system_tokens(command.messages, prompt.ids),
@@ -121,12 +128,12 @@ class ChatModel:
             return 0
         return next(iter(self._boundaries(ids)), 0)
 
-    def _thought(self, budget: int | None) -> Thought | None:
+    def _thought(self, budget: int | None, answer_now: Callable[[], bool]) -> Thought | None:
         close_id = self._tokenizer.special_id("</think>")
         if close_id is None:
             return None
         newline, gap = self._tokenizer.encode("\n"), self._tokenizer.encode("\n\n")
-        return Thought(close_id, (*newline, close_id, *gap), budget)
+        return Thought(close_id, (*newline, close_id, *gap), budget, answer_now)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from runtime.protocol import (
+    AnswerNow,
     CacheDrop,
     CachedState,
     CacheList,
@@ -44,12 +45,13 @@ _log = logging.getLogger("qwenchat.worker")
 
 
 class Inbox:
-    """Commands in order of arrival; a cancel takes effect at once, also for a request still waiting."""
+    """Commands in order of arrival; what concerns a request takes effect at once, also while it still waits."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source = source
         self._commands: queue.Queue[Command] = queue.Queue()
         self._cancelled: set[str] = set()
+        self._to_answer: set[str] = set()
         self._closed = False
 
     def start(self) -> None:
@@ -66,8 +68,13 @@ class Inbox:
     def cancelled(self, request_id: str) -> bool:
         return self._closed or request_id in self._cancelled
 
+    def answer_now(self, request_id: str) -> bool:
+        """Whether the request is to end its thought."""
+        return request_id in self._to_answer
+
     def forget(self, request_id: str) -> None:
         self._cancelled.discard(request_id)
+        self._to_answer.discard(request_id)
 
     def _read(self) -> None:
         for line in self._source:
@@ -78,6 +85,8 @@ class Inbox:
                 continue
             if isinstance(command, Cancel):
                 self._cancelled.add(command.request_id)
+            elif isinstance(command, AnswerNow):
+                self._to_answer.add(command.request_id)
             elif isinstance(command, Shutdown):
                 break
             else:
@@ -141,7 +150,10 @@ class Worker:
             self._emit(Failed("No model is loaded.", "load", request_id=command.request_id))
             return
         self._cold = False
-        for event in self._chat.generate(command, lambda: self._inbox.cancelled(command.request_id)):
+        key = command.request_id
+        for event in self._chat.generate(
+            command, lambda: self._inbox.cancelled(key), answer_now=lambda: self._inbox.answer_now(key)
+        ):
             self._emit(event)
 
     def _drop(self, conversation_id: str | None) -> None:

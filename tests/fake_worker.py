@@ -17,7 +17,7 @@ A STEP is an object, played in this order of keys:
     {"once": PATH}        skip the step if PATH exists, else create it: for what must not happen again after a restart
     {"delay": seconds}    wait; a Cancel or a Shutdown ends the wait, "deaf": true makes it go on
     {"progress": [d, t]}  LoadProgress in a load, PromptProgress in a reply ([d, t, cached])
-    {"thinking": text}    a Delta of that channel; nothing when the request turns thinking off
+    {"thinking": text}    a Delta of that channel; nothing when the request turns thinking off, or after AnswerNow
     {"answer": text}      a Delta of that channel; "tokens": how many it counts for (1); "repeat": how often (1);
                           "drafted": the spans of it that were drafted
     {"echo": true}        a Delta of the answer holding the command as JSON
@@ -46,6 +46,7 @@ from typing import Any
 
 from runtime import protocol
 from runtime.protocol import (
+    AnswerNow,
     CacheDrop,
     CachedState,
     CacheList,
@@ -90,6 +91,7 @@ class FakeWorker:
         self.script = DEFAULT | script
         self.commands: queue.Queue[Command] = queue.Queue()
         self.cancelled: set[str] = set()
+        self.to_answer: set[str] = set()
         self.changed = threading.Condition()
         self.replies = 0
         self.kept = [CachedState(**fields) for fields in self.script.get("kept", [])]
@@ -106,6 +108,8 @@ class FakeWorker:
             with self.changed:
                 if isinstance(command, Cancel):
                     self.cancelled.add(command.request_id)
+                elif isinstance(command, AnswerNow):
+                    self.to_answer.add(command.request_id)
                 elif isinstance(command, Shutdown):
                     os._exit(0)
                 else:
@@ -170,7 +174,7 @@ class FakeWorker:
             if "once" in step and not create(Path(step["once"])):
                 continue
             for _ in range(step.get("repeat", 1)):
-                self.wait(step.get("delay", 0), reply, deaf=step.get("deaf", False))
+                self.wait(step, reply)
                 if reply is not None and reply.cancelled() and not step.get("deaf"):
                     reply.finish("cancelled")
                     return True
@@ -178,12 +182,13 @@ class FakeWorker:
                     return True
         return False
 
-    def wait(self, seconds: float, reply: Reply | None, *, deaf: bool) -> None:
-        if deaf or reply is None:
+    def wait(self, step: Step, reply: Reply | None) -> None:
+        seconds = step.get("delay", 0)
+        if step.get("deaf") or reply is None:
             time.sleep(seconds)
             return
         with self.changed:
-            self.changed.wait_for(reply.cancelled, timeout=seconds)
+            self.changed.wait_for(lambda: reply.cancelled() or ("thinking" in step and reply.hurried()), seconds)
 
     def load_step(self, step: Step) -> bool:
         if "progress" in step:
@@ -233,6 +238,9 @@ class Reply:
     def cancelled(self) -> bool:
         return self.command.request_id in self.worker.cancelled
 
+    def hurried(self) -> bool:
+        return self.command.request_id in self.worker.to_answer
+
     def play(self, steps: list[Step]) -> None:
         if not self.worker.play(steps, self.command, self):
             self.finish("stop")
@@ -240,7 +248,7 @@ class Reply:
     def step(self, step: Step) -> bool:
         if "progress" in step:
             emit(PromptProgress(self.command.request_id, *step["progress"]))
-        if "thinking" in step and self.thinks:
+        if "thinking" in step and self.thinks and not self.hurried():
             self.say("thinking", step["thinking"], step.get("tokens", 1), step.get("drafted", ()))
         if "answer" in step:
             self.say("answer", step["answer"], step.get("tokens", 1), step.get("drafted", ()))

@@ -14,6 +14,8 @@ class Talk(Protocol):
 
     async def stop(self) -> None: ...
 
+    async def answer_now(self) -> None: ...
+
     async def retry(self) -> None: ...
 
     def set_thinking(self, on: bool | None) -> None: ...
@@ -42,6 +44,11 @@ async def draft(chat: Talk, argument: str) -> None:
 @command("", "Stop the reply", "Esc")
 async def stop(chat: Talk, argument: str) -> None:
     await chat.stop()
+
+
+@command("", "End the thought and answer now", "Ctrl+G")
+async def answer(chat: Talk, argument: str) -> None:
+    await chat.answer_now()
 
 
 @command("", "Another reply to the last message")

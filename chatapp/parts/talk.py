@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chatapp.commands import CommandError
 from chatapp.options import Draft, drafts
 from chatapp.parts.base import ChatBase
 
@@ -11,6 +12,14 @@ class TalkPart(ChatBase):
 
     async def stop(self) -> None:
         await self.turns.stop()
+
+    async def answer_now(self) -> None:
+        if not self.turns.thinks:
+            self._show_hint("no thought is running")
+        elif await self.turns.answer_now():
+            self._show_hint("the thought is being closed")
+        else:
+            raise CommandError("This source of replies cannot end a thought early.")
 
     async def retry(self) -> None:
         await self.turns.stop()

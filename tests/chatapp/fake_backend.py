@@ -95,6 +95,9 @@ class FakeBackend:
         self.loads: list[Load] = []
         self.requests: list[Generate] = []
         self.cancelled: list[str] = []
+        self.hurried: list[str] = []
+        self.can_hurry = True
+        self._hurry = asyncio.Event()
         self.closed = False
         self.kept: CacheReport | Failed | None = CacheReport((), 0, 1000, 0, 1000)
         self.dropped: list[str | None] = []
@@ -123,18 +126,21 @@ class FakeBackend:
         number = len(self.requests)
         self.requests.append(command)
         self._stop.clear()
+        self._hurry.clear()
         key = command.request_id
         in_thought = False
         for step in self.replies[number] if number < len(self.replies) else [say("ok")]:
             if isinstance(step, Gate):
                 step.reached.set()
-                await self._first(step.opened, self._stop)
+                await self._first(step.opened, self._stop, self._hurry)
             elif isinstance(step, Exception):
                 raise step
             if self._stop.is_set():
                 yield Finished(key, "cancelled", STATS, thought_closed=not in_thought)
                 return
             if isinstance(step, Delta):
+                if step.channel == "thinking" and self._hurry.is_set():
+                    continue
                 in_thought = step.channel == "thinking"
                 yield replace(step, request_id=key)
             elif isinstance(step, PromptProgress | WasThought):
@@ -149,6 +155,13 @@ class FakeBackend:
     async def cancel(self, request_id: str) -> None:
         self.cancelled.append(request_id)
         self._stop.set()
+
+    async def answer_now(self, request_id: str) -> bool:
+        """Gates open, and what is still to be thought is left out."""
+        if self.can_hurry:
+            self.hurried.append(request_id)
+            self._hurry.set()
+        return self.can_hurry
 
     async def cache(self) -> CacheReport | Failed | None:
         return self.kept

@@ -162,6 +162,33 @@ class TestThought:
                 False,
             )
 
+    @pytest.mark.parametrize("how", ["/answer", "ctrl+g"])
+    async def test_the_answer_can_be_had_at_once(self, how: str, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = FakeBackend([think("on and "), gate, think("on"), say("the answer"), end()])
+        async with running(backend, tmp_path) as chat:
+            await chat.send("q")
+            await gate.reached.wait()
+            await chat.until(lambda: "thinking…" in chat.text())
+            await (chat.send(how) if how.startswith("/") else chat.pilot.press(how))
+            await chat.idle()
+            assert backend.hurried == [backend.requests[0].request_id]
+            assert (chat.thread()[-1].thought, chat.thread()[-1].content) == ("on and ", "the answer")
+            await (chat.send(how) if how.startswith("/") else chat.pilot.press(how))
+            await chat.until(lambda: "no thought is running" in chat.status())
+
+    async def test_a_source_that_cannot_end_a_thought_says_so(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = FakeBackend([think("on and "), gate, say("the answer"), end()])
+        backend.can_hurry = False
+        async with running(backend, tmp_path) as chat:
+            await chat.send("q")
+            await gate.reached.wait()
+            await chat.send("/answer")
+            await chat.until(lambda: "cannot end a thought early" in chat.text())
+            gate.open()
+            await chat.idle()
+
     async def test_a_reply_of_nothing_is_told(self, tmp_path: Path) -> None:
         async with running(FakeBackend([end()]), tmp_path) as chat:
             await chat.ask("q")

@@ -194,6 +194,23 @@ async def test_leaving_a_reply_cancels_it_and_its_rest_reaches_nobody(backend: O
     assert [line["type"] for line in received(tmp_path)] == ["Load", "Generate", "Cancel", "Generate"]
 
 
+async def test_answer_now_ends_the_thought_also_when_it_is_asked_before_the_request_is_sent(backend: Open) -> None:
+    one = backend(replies=[[{"thinking": "so "}, {"thinking": "long", "delay": 60}, {"answer": "at last"}]])
+    await everything(one.load(Load("/m/q.gguf")))
+    events: list[Event] = []
+    async with asyncio.timeout(SECONDS):
+        async for event in one.generate(ask()):
+            events.append(event)
+            if isinstance(event, Delta) and event.channel == "thinking":
+                assert await one.answer_now("r1")
+    assert [event.text for event in events if isinstance(event, Delta)] == ["so ", "at last"]
+
+    reply = asyncio.ensure_future(everything(one.generate(ask(request_id="r2"))))
+    await asyncio.sleep(0)
+    assert await one.answer_now("r2")
+    assert [event.text for event in await reply if isinstance(event, Delta)] in (["at last"], ["so ", "at last"])
+
+
 async def test_cancel_before_the_model_is_there_ends_at_once(backend: Open) -> None:
     one = backend(load=[{"notice": "loading"}, {"delay": 60}])
     loading = one.load(Load("/m/q.gguf"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rewrite import GOLDENS
 
-from runtime.engine import ContextError, Done, Engine, NewToken, NumbersError, Prefilled, Request, Thought
+from runtime.engine import ContextError, Done, Engine, NewToken, NumbersError, Prefilled, Request, Step, Thought
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 from runtime.pool import StatePool
@@ -235,6 +235,24 @@ class TestThought:
         found = tokens(engine.generate("a", request(thought=self.thought(6)), never))
         stop = frozenset({found[12]})
         assert last(engine.generate("b", request(thought=self.thought(6), stop_ids=stop), never)) == Done("budget")
+
+    def test_asked_for_the_answer_the_thought_is_closed_there_and_the_turn_ends_by_itself(self, engine: Engine) -> None:
+        seen: list[int] = []
+        thought = Thought(self.CLOSE, (10, self.CLOSE, 11), None, lambda: len(seen) >= 6)
+
+        def ids(request: Request) -> Iterator[Step]:
+            for step in engine.generate("a", request, never):
+                if isinstance(step, NewToken):
+                    seen.append(step.id)
+                yield step
+
+        list(ids(request(thought=thought)))
+        assert seen[:6] == GREEDY[:6]
+        at = seen.index(self.CLOSE)
+        assert seen[at - 1 : at + 2] == [10, self.CLOSE, 11]
+        assert at <= 6 + 1 + 4  # what one step can hold: the drafts that were under way, and the line break
+        stop, seen[:] = frozenset({seen[at + 4]}), []
+        assert list(ids(request(thought=thought, stop_ids=stop)))[-1] == Done("stop")
 
     def test_a_budget_not_reached_changes_nothing(self, engine: Engine) -> None:
         close = GREEDY[4]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.protocol import (
+    AnswerNow,
     Cancel,
     Delta,
     Failed,
@@ -39,6 +40,7 @@ COMMANDS = [
     Generate("r", "c", (Message("system", "s"), Message("user", "u"), Message("assistant", "a", "t"))),
     Generate("r", "c", (), Sampling(temperature=0.5, top_k=3, seed=7, max_tokens=9), True, 100, False),
     Cancel("r"),
+    AnswerNow("r"),
     Shutdown(),
 ]
 EVENTS = [

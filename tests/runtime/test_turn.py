@@ -151,6 +151,17 @@ class TestRequest:
         assert thought.budget == 50
         assert TOKENIZER.decode(thought.closing) == "\n</think>\n\n"
 
+    def test_what_asks_for_the_answer_reaches_the_thought(self) -> None:
+        engine = ScriptedEngine(ids("a", IM_END))
+        asked: list[bool] = []
+        command = Generate("r", "c", (Message("user", "x"),), thinking=True)
+        list(chat(engine).generate(command, lambda: False, answer_now=lambda: bool(asked)))
+        thought = engine.requests[0].thought
+        assert thought
+        assert not thought.answer_now()
+        asked.append(True)
+        assert thought.answer_now()
+
     def test_without_thinking_nothing_is_watched(self) -> None:
         engine = ScriptedEngine(ids("a", IM_END))
         events(engine, thinking=False, thinking_budget=50)

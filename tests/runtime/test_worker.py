@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rewrite import GOLDENS
 
 from runtime.protocol import (
+    AnswerNow,
     Cancel,
     Command,
     Delta,
@@ -111,6 +113,16 @@ def test_cancel_ends_the_turn_at_its_next_step_and_the_next_one_runs(worker: Pro
     assert end.stats.generated_tokens < 1900
     worker.send(generate("next", Sampling(max_tokens=1)))
     assert worker.until(Finished)[-1].request_id == "next"  # type: ignore[union-attr]
+
+
+def test_answer_now_closes_the_thought_and_an_answer_follows(worker: Process) -> None:
+    worker.load()
+    thinking = replace(generate(sampling=Sampling(temperature=0, max_tokens=60)), thinking=True)
+    worker.send(AnswerNow("r"), thinking)
+    end = worker.until(Finished)[-1]
+    assert isinstance(end, Finished)
+    assert end.thought_closed
+    assert end.stats.thinking_tokens <= 1
 
 
 def test_a_request_cancelled_while_it_waits_does_not_begin(worker: Process) -> None:
