@@ -13,6 +13,7 @@ from kernels.norm import add_rms_norm, concat_rms_norm, gated_rms_norm, rms_norm
 from kernels.op import Op
 from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.residual import add, shift_rows
+from kernels.sample import sample
 
 OPS: tuple[Op[Any, Any], ...] = (
     embedding,
@@ -36,4 +37,5 @@ OPS: tuple[Op[Any, Any], ...] = (
     route,
     experts,
     add_shared_expert,
+    sample,
 )

@@ -7,14 +7,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.sample import Rules, candidates, choose
 from runtime.errors import UserError
-
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 class SamplingError(UserError):
@@ -50,48 +47,34 @@ class SamplingParams:
 
 
 class Sampler:
-    """Chooses the tokens of one reply.
-
-    The steps and their order are vLLM's:
-    1. repetition penalty r: logits of tokens in the prompt or the reply are divided by r where positive, else
-       multiplied; presence penalty: subtracted once from the logit of each token of the reply.
-    2. division by the temperature;
-    3. min-p: tokens with less than min_p times the probability of the best are out;
-    4. top-k: tokens below the k-th best are out, ties with it stay;
-    5. top-p: of what is left, the smallest set of best tokens whose probabilities reach top_p stays; of equals the
-       lower id comes first.
-
-    The choice is an exponential race: the token with the least noise/probability wins. The noise depends on the seed,
-    the place in the reply and the token alone, so at one place the same logits give the same token however often it is
-    asked for, and similar distributions, a draft's and the model's, mostly agree.
-    """
+    """Chooses the tokens of one reply, as `Rules` says; what an op needs for it lies in tensors."""
 
     def __init__(self, params: SamplingParams, prompt_ids: Sequence[int], vocab_size: int) -> None:
-        self.params = params
-        self._reply = torch.zeros(vocab_size, dtype=torch.bool)
-        self._seen = torch.zeros(vocab_size, dtype=torch.bool)
+        p = params
+        self.rules = Rules(p.temperature, p.top_k, p.top_p, p.min_p, p.presence_penalty, p.repetition_penalty)
+        self.reply = torch.zeros(vocab_size, dtype=torch.bool)
+        self.seen = torch.zeros(vocab_size, dtype=torch.bool)
         if params.repetition_penalty != 1:
-            self._seen[torch.tensor(prompt_ids, dtype=torch.long)] = True
-        self._penalised = params.repetition_penalty != 1 or params.presence_penalty != 0
-        self._seed = int.from_bytes(os.urandom(7), "little") if params.seed is None else params.seed
-        self._length = 0
+            self.seen[torch.tensor(prompt_ids, dtype=torch.long)] = True
+        seed = int.from_bytes(os.urandom(7), "little") if params.seed is None else params.seed
+        self.packed_rules = self.rules.packed()
+        self.noise = torch.tensor([seed, 0])  # and the reply's length
+        self._noise, self._reply = self.noise.numpy(), self.reply.numpy()  # the same memory, quicker to write
 
     def accept(self, token: int) -> None:
         """`token` is now part of the reply."""
         self._reply[token] = True
-        self._length += 1
+        self._noise[1] += 1
 
     def sample(self, logits: Tensor, drafted: Sequence[int] = ()) -> int:
         """A token for `logits` [V], of the place after the reply and `drafted`. Raises SamplingError.
 
-        `drafted`: tokens taken for accepted, after those that are; they count for the penalties. Greedy at temperature
-        0, the lowest id of equals.
+        `drafted`: tokens taken for accepted, after those that are; they count for the penalties. The noise depends on
+        the seed, the place in the reply and the token alone, so at one place the same logits give the same token.
         """
         ids, probabilities = self._candidates(logits, drafted)
-        if len(ids) == 1:
-            return int(ids[0])
-        noise = _exponential(self._seed, self._length + len(drafted), ids)
-        return int(ids[(noise / probabilities).argmin()])
+        seed, length = self.noise.tolist()
+        return choose(ids, probabilities, seed, length + len(drafted))
 
     def probabilities(self, logits: Tensor, drafted: Sequence[int] = ()) -> Tensor:
         """The distribution [V] that `sample` draws from, float32, on the device of `logits`. Raises SamplingError."""
@@ -101,82 +84,11 @@ class Sampler:
         return distribution
 
     def _candidates(self, logits: Tensor, drafted: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Ids, ascending, and probabilities, float64, both on the CPU."""
-        params = self.params
-        logits = self._penalise(logits, drafted)
-        best = float(logits.max())
-        if not math.isfinite(best):
+        marks = self.seen.to(logits.device), self.reply.to(logits.device)
+        ids, probabilities = candidates(logits, self.rules, *marks, drafted)
+        if not len(ids):
             raise SamplingError("The model produced numbers that are not finite, so no token can be chosen.")
-        if params.temperature == 0:
-            return (logits == best).nonzero()[:1, 0].cpu(), torch.ones(1, dtype=torch.float64)
-        least = best + params.temperature * math.log(params.min_p) if params.min_p > 0 else -math.inf
-        total = None
-        if 0 < params.top_k < len(logits):
-            least = max(least, float(torch.topk(logits, params.top_k, sorted=False).values.min()))
-        elif params.top_p < 1:
-            least, total = self._nucleus(logits, best, least)
-        ids = (logits >= least).nonzero()[:, 0]
-        weights = ((logits[ids].to("cpu", torch.float64) - best) / params.temperature).exp()
-        return _top_p(ids.cpu(), weights, params.top_p, float(weights.sum()) if total is None else total)
-
-    def _penalise(self, logits: Tensor, drafted: Sequence[int]) -> Tensor:
-        """Float32 logits after the penalties."""
-        params = self.params
-        if not self._penalised:
-            return logits.float()
-        self._reply, self._seen = self._reply.to(logits.device), self._seen.to(logits.device)
-        reply = self._reply
-        if drafted:
-            reply = reply.clone()
-            reply[torch.tensor(drafted, dtype=torch.long)] = True
-        ids = (self._seen | reply).nonzero()[:, 0]
-        values = logits[ids].float()
-        values = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
-        values -= params.presence_penalty * reply[ids]
-        return logits.to(torch.float32, copy=True).index_copy_(0, ids, values)
-
-    def _nucleus(self, logits: Tensor, best: float, least: float) -> tuple[float, float]:
-        """A logit at or below the smallest one that top-p keeps, and the weight of all from `least` on.
-
-        Weights are relative to the best token's. Found without sorting the whole vocabulary.
-        """
-        scaled = (logits - best) / self.params.temperature
-        total = float(scaled.exp().masked_fill(logits < least, 0).sum())
-        for k in (64, 1024, 16384):
-            if k < len(logits):
-                top = torch.topk(scaled, k)
-                # A little more than needed, since float32 sums round.
-                if float(top.values.exp().sum()) >= (self.params.top_p + 1e-4) * total:
-                    return max(least, float(logits[top.indices[-1]])), total
-        return least, total
-
-
-def _top_p(ids: Tensor, weights: Tensor, top_p: float, total: float) -> tuple[Tensor, Tensor]:
-    """The nucleus, of `weights` [N] that are the largest of `total`: its ids, and its probabilities."""
-    if top_p < 1:
-        descending, order = torch.sort(weights, descending=True, stable=True)
-        before = (descending.cumsum(0) - descending) / total
-        keep = order[before < top_p].sort().values
-        ids, weights = ids[keep], weights[keep]
-    return ids, weights / weights.sum()
-
-
-def _exponential(seed: int, place: int, ids: Tensor) -> Tensor:
-    """Standard exponential noise [N], float64, for tokens `ids` [N] at a place of the reply: hashed, not drawn in turn.
-
-    The hash is SplitMix64 (Steele, Lea, Flood 2014), its starting point mixed from seed and place.
-    """
-    start = _mix(_mix(np.array([seed], np.uint64)) + np.uint64(place))
-    bits = _mix(start + ids.numpy().astype(np.uint64) * _GAMMA)
-    uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    return torch.from_numpy(-np.log(uniform))
-
-
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    x = x + _GAMMA
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+        return ids, probabilities
 
 
 def _require(satisfied: bool, requirement: str, value: float | None) -> None:

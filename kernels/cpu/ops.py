@@ -14,6 +14,9 @@ from kernels.quants import QuantTensor
 if TYPE_CHECKING:
     from types import ModuleType
 
+MOST_CANDIDATES = 128  # tokens that the choice of one keeps
+UNDECIDED = -2  # in place of a token where more are in question
+
 _SHARE = 4096  # numbers of a piece of a function that does little with each
 
 
@@ -333,3 +336,15 @@ def _runs(
                 of_expert = panels[expert], q, meta, out[first:last], rows, columns, last - first, share
                 machine.call(matmul.matmul, (kept.type.name, tile), -(-count // share), *of_expert, group=group)
     return outs
+
+
+def sample(
+    machine: Machine, logits: Tensor, rules: Tensor, noise: Tensor, seen: Tensor, reply: Tensor, drafted: Tensor,
+    out: Tensor, *, draft: bool = False,
+) -> None:  # fmt: skip
+    from kernels.cpu.sample import sample
+
+    size = logits.shape[0]
+    room = torch.empty(size)
+    words = logits, rules, noise, seen, reply, drafted, len(drafted), out, room, size
+    machine.call(sample, (int(draft),), 1, *words)

@@ -21,6 +21,7 @@ from kernels.op import Case, Op
 from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.quants import QuantTensor
 from kernels.residual import add, shift_rows
+from kernels.sample import sample
 from kernels.table import OPS
 
 Array = NDArray[np.float64]
@@ -170,7 +171,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     add_shared_expert.name: shared_formula,
 }
 
-FUNCTIONS = [op for op in OPS if op is not store_rows]  # which give results and leave their arguments alone
+FUNCTIONS = [op for op in OPS if op not in (store_rows, sample)]  # which give results and leave their arguments alone
 CASES = [pytest.param(op, case, id=f"{op.name}-{case.id}") for op in FUNCTIONS for case in op.cases()]
 
 
@@ -223,6 +224,43 @@ def test_rows_are_stored_at_their_positions_and_nowhere_else() -> None:
                 wanted[:, start + t] = row
             store_rows.reference(k, v, keys, values, start)
             assert torch.equal(torch.cat(list(blocks), dim=1), wanted)
+
+
+def splitmix64(x: int) -> int:
+    x = (x + 0x9E3779B97F4A7C15) % 2**64
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return x ^ x >> 31
+
+
+def test_a_token_is_chosen_by_the_rules_among_all_sorted() -> None:
+    """The steps one after the other over the whole vocabulary, best first; then the race, in plain numbers."""
+    for case in sample.cases():
+        logits, rules, noise, seen, reply, drafted, out = case.args
+        temperature, top_k, top_p, min_p, presence, repetition = rules.tolist()
+        said = {*reply.nonzero()[:, 0].tolist(), *drafted.tolist()}
+        scores = []
+        for id, logit in enumerate(logits.tolist()):
+            if seen[id] or id in said:
+                logit = logit / repetition if logit > 0 else logit * repetition
+            scores.append((logit - presence * (id in said), -id))
+        order = sorted(scores, reverse=True)
+        best = order[0][0]
+        if temperature == 0:
+            order = order[:1]
+        kept = [score for score in order if temperature == 0 or not min_p or
+                (score[0] - best) / temperature >= math.log(min_p)]  # fmt: skip
+        kept = kept[: int(top_k) or None]
+        weights = [math.exp((score - best) / temperature) if temperature else 1.0 for score, _ in kept]
+        total, before, times = sum(weights), 0.0, []
+        for (_, negative), weight in zip(kept, weights, strict=True):
+            if before / total < top_p:
+                start = (splitmix64(splitmix64(int(noise[0])) + int(noise[1]) + len(drafted))) % 2**64
+                bits = splitmix64((start - negative * 0x9E3779B97F4A7C15) % 2**64)
+                times.append((-math.log(((bits >> 11) + 0.5) * 2**-53) / weight if weight else math.inf, -negative))
+            before += weight
+        sample.reference(*case.args)
+        assert int(out) == (min(times)[1] if math.isfinite(float(logits.sum())) else -1), case.id
 
 
 def test_strong_decay_stays_finite_in_chunks_and_equals_the_recurrence() -> None:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime import sampling
+from kernels import sample as choosing
 from runtime.sampling import Sampler, SamplingError, SamplingParams
 
 LOGITS = torch.tensor([2.0, 1.5, 1.2, 0.9, 0.3, 0.0, -0.4, -1.0, -1.1, -2.5])
@@ -242,8 +242,8 @@ class TestChoice:
     def test_hashes_as_splitmix64_does(self) -> None:
         # The first outputs of the published generator for seed 1234567.
         published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
-        states = np.array([1234567], np.uint64) + np.arange(3, dtype=np.uint64) * sampling._GAMMA
-        assert sampling._mix(states).tolist() == published
+        states = np.array([1234567], np.uint64) + np.arange(3, dtype=np.uint64) * choosing._GAMMA
+        assert choosing._mix(states).tolist() == published
 
     def test_at_one_place_is_one(self) -> None:
         sampler = Sampler(SamplingParams(seed=4), (), len(LOGITS))
