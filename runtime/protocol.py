@@ -12,12 +12,16 @@ import json
 import types
 import typing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant"]
 Channel = Literal["thinking", "answer"]
 FinishReason = Literal["stop", "length", "cancelled", "budget"]
 Failure = Literal["load", "prompt", "context", "numbers", "memory", "worker", "server", "internal"]
+
+BUILT_IN_MODEL = Path(__file__).parent / "builtin" / "qwenchat-tour.gguf"
+"""The small model that comes with the package: what opens when nobody has chosen one."""
 
 
 class ProtocolError(ValueError):
