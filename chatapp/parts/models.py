@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from chatapp.parts.base import ChatBase
-from chatapp.paths import model_path
 from chatapp.welcome import Welcome
 
 
@@ -14,9 +13,9 @@ class ModelsPart(ChatBase):
 
     async def open_model(self, path: str) -> None:
         await self.turns.stop()
-        self._opened = path = model_path(path)
+        self._has_model = True
         for welcome in self.query(Welcome):
-            welcome.model_opens(path)
+            welcome.model_opens()
         self.turns.open(path, chosen=True)
 
     def model_chosen(self, path: str) -> None:

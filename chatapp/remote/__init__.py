@@ -1,0 +1,1 @@
+"""Models that a server answers for, over the OpenAI chat API."""
