@@ -10,18 +10,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from chatapp import keys
 from chatapp.backend import Backend
 from chatapp.chat_screen import ChatScreen
-from chatapp.commands import COMMANDS
 from chatapp.options import ChatOptions
 from chatapp.settings import Settings, Value
 from chatapp.store import Store
@@ -39,7 +39,7 @@ class QwenChat(App[None]):
 
     TITLE = "qwenchat"
     CSS_PATH = "app.tcss"
-    ENABLE_COMMAND_PALETTE = True
+    ENABLE_COMMAND_PALETTE = False  # the chat has its own, in its own look
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "Leave", id="app.quit", priority=True, show=False),
     ]
@@ -63,6 +63,9 @@ class QwenChat(App[None]):
             options = replace(options, notices=(*options.notices, notice))
             wanted = None
         self.theme = wanted or DEFAULT
+        self._keys = settings.keys
+        self.keymap: dict[str, str] = {}
+        """The keys that the settings have changed."""
         self.chat = ChatScreen(backend, store, options, clock, keep)
 
     def get_default_screen(self) -> Screen[Any]:
@@ -70,11 +73,20 @@ class QwenChat(App[None]):
 
     def on_mount(self) -> None:
         self.call_after_refresh(self.run_worker, _warm_up, thread=True, exit_on_error=False)
+        if self._keys:
+            self.run_worker(self._map_keys(self._keys), exit_on_error=False)
         if not self.is_headless:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self._end, number)
             # What is here now stays until the end: a collection that walks through it stops the drawing for a while.
             self.call_after_refresh(gc.freeze)
+
+    async def _map_keys(self, wanted: Mapping[str, object]) -> None:
+        self.keymap, warnings = await asyncio.to_thread(keys.checked, wanted)
+        self.set_keymap(self.keymap)
+        await self.chat.opened.wait()
+        for warning in warnings:
+            self.chat.say(warning, "warning")
 
     def _end(self, number: int) -> None:
         """The terminal is put in order, and what is being written is kept, if the terminal still takes what it gets."""
@@ -85,14 +97,6 @@ class QwenChat(App[None]):
 
     async def on_unmount(self) -> None:
         await self._backend.close()
-
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The palette lists the slash commands that need nothing after them."""
-        for known in COMMANDS.values():
-            if known.alone:
-                yield SystemCommand(
-                    f"/{known.name}", known.help, lambda name=known.name: self.chat.action_command(name)
-                )
 
     async def action_quit(self) -> None:
         self.chat.quit()

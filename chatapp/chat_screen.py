@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -43,17 +44,42 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
     """Implements `commands.Chat` and `view.View`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c", "interrupt", "Copy, stop, clear or quit", id="chat.interrupt", priority=True, show=False),
+        Binding(
+            "ctrl+c",
+            "interrupt",
+            "Copy what is selected, else stop, else clear the line, else twice: quit",
+            id="chat.interrupt",
+            priority=True,
+            show=False,
+        ),
         Binding("escape", "stop", "Stop the reply", id="chat.stop", show=False),
-        Binding("ctrl+n", "command('new')", "New conversation", id="chat.new", priority=True, show=False),
-        Binding("ctrl+r", "command('resume')", "Saved conversations", id="chat.resume", priority=True, show=False),
-        Binding("ctrl+t", "toggle_thinking", "Thinking on or off", id="chat.thinking", priority=True, show=False),
-        Binding("ctrl+g", "command('answer')", "Answer now", id="chat.answer", priority=True, show=False),
-        Binding("pageup", "page(-1)", "Scroll up", id="chat.page_up", priority=True, show=False),
-        Binding("pagedown", "page(1)", "Scroll down", id="chat.page_down", priority=True, show=False),
+        Binding("ctrl+n", "command('new')", "Begin a new conversation", id="chat.new", priority=True, show=False),
+        Binding(
+            "ctrl+r",
+            "command('resume')",
+            "Go on with a saved conversation",
+            id="chat.resume",
+            priority=True,
+            show=False,
+        ),
+        Binding(
+            "ctrl+t",
+            "toggle_thinking",
+            "Think before answering, or answer at once",
+            id="chat.thinking",
+            priority=True,
+            show=False,
+        ),
+        Binding(
+            "ctrl+g", "command('answer')", "End the thought and answer now", id="chat.answer", priority=True, show=False
+        ),
+        Binding("pageup", "page(-1)", "Scroll back", id="chat.page_up", priority=True, show=False),
+        Binding("pagedown", "page(1)", "Scroll on", id="chat.page_down", priority=True, show=False),
         Binding("ctrl+home", "top", "Go to the beginning", id="chat.top", priority=True, show=False),
-        Binding("ctrl+end", "follow", "Go to the end and follow", id="chat.follow", priority=True, show=False),
-        Binding("end", "follow", "Go to the end and follow", id="chat.end", show=False),
+        Binding(
+            "ctrl+end", "follow", "Go back to the end and follow again", id="chat.follow", priority=True, show=False
+        ),
+        Binding("end", "follow", "Go back to the end and follow again", id="chat.end", show=False),
     ]
 
     def __init__(
@@ -65,6 +91,8 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
         keep: Callable[[Mapping[str, Value]], object] = lambda changes: None,
     ) -> None:
         super().__init__(backend, store, options, clock, keep)
+        self.opened = asyncio.Event()
+        """The first conversation is shown."""
         self.turns = Turns(backend, self._session, options, self, clock)
 
     def compose(self) -> ComposeResult:
@@ -206,6 +234,7 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
         except Exception as error:
             self.report(error)
             await self._open(None)
+        self.opened.set()
         if self._options.system_override is not None:
             self._session.system = self._options.system_override
         for notice in (self._store_notice, *self._options.notices):

@@ -21,9 +21,15 @@ class Composer(TextArea):
     """Enter sends, Shift+Enter or Ctrl+J begins a new line; Up and Down at the edges go through what was sent."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "up", "Earlier message", id="composer.earlier", show=False),
-        Binding("down", "down", "Later message", id="composer.later", show=False),
-        Binding("tab", "complete", "Complete the command", id="composer.complete", show=False),
+        Binding("up", "up", "Go back to earlier messages", id="composer.earlier", show=False),
+        Binding("down", "down", "Go on to later messages", id="composer.later", show=False),
+        Binding(
+            "tab",
+            "complete",
+            "Complete a command, or go to a thought",
+            id="composer.complete",
+            show=False,
+        ),
     ]
 
     @dataclass

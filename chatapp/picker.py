@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,6 +17,11 @@ from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from chatapp.sanitize import clean_line
+
+LABEL = 120
+"""Columns of a label at most."""
+COLUMN = 26
+"""Columns within which details are aligned; a longer label pushes its own aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +80,17 @@ class Picker(ModalScreen[str]):
     def _show(self, choices: Sequence[Choice]) -> None:
         options = self.query_one(OptionList)
         options.clear_options()
-        options.add_options([Option(_prompt(choice), id=choice.key) for choice in choices])
+        widths = [cell_len(clean_line(choice.label, LABEL)) for choice in choices if choice.detail]
+        column = max((width for width in widths if width <= COLUMN), default=0)
+        options.add_options([Option(_prompt(choice, column), id=choice.key) for choice in choices])
         if choices:
             options.highlighted = 0
         else:
             options.add_option(Option(Content(self._empty), disabled=True))
 
 
-def _prompt(choice: Choice) -> Content:
-    label = Content(clean_line(choice.label, 120) or "(empty)")
-    detail = Content.styled(f"  {clean_line(choice.detail, 80)}", "$text-muted") if choice.detail else Content("")
+def _prompt(choice: Choice, column: int) -> Content:
+    label = Content(clean_line(choice.label, LABEL) or "(empty)")
+    label = label.pad_right(max(column - label.cell_length, 0)) if choice.detail else label
+    detail = Content.styled(f"  {clean_line(choice.detail, 120)}", "$text-muted") if choice.detail else Content("")
     return Content("").join([label, detail])

@@ -33,7 +33,7 @@ def _about(description: str, low: float | None = None, high: float | None = None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Every setting is one key of the file; None, which is no key, leaves the choice to the model's presets."""
+    """Each is one key of the file, `keys` a table; None, which is no key, leaves the choice to the model's presets."""
 
     model: str | None = field(default=None, metadata=_about("The model file that opens when none is named."))
     context_length: int | None = field(
@@ -80,12 +80,15 @@ class Settings:
     max_tokens: int | None = field(
         default=None, metadata=_about("The longest reply in tokens, its thought included.", low=1)
     )
+    keys: Mapping[str, object] = field(default_factory=dict)  # the table [keys]: ids of bindings and their keys
 
     def sampling(self) -> Sampling:
         return Sampling(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Sampling)})
 
 
-FIELDS: Mapping[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Settings)}
+KEYS = "keys"
+"""The one table of the file."""
+FIELDS: Mapping[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Settings) if f.metadata}
 
 
 @functools.cache
@@ -138,9 +141,12 @@ def load(path: Path) -> tuple[Settings, list[str]]:
         document = _read(path)
     except SettingsError as error:
         return Settings(), [f"{error} The default settings are used."]
-    values: dict[str, Value] = {}
+    values: dict[str, Any] = {}
     warnings: list[str] = []
     for key, value in document.unwrap().items():
+        if key == KEYS and isinstance(value, dict):
+            values[key] = value
+            continue
         if key not in FIELDS:
             warnings.append(f"{path}: {_shown(key)} is not a setting; it is ignored.")
             continue
@@ -148,7 +154,7 @@ def load(path: Path) -> tuple[Settings, list[str]]:
             values[key] = check(key, value)
         except SettingsError as error:
             warnings.append(f"{path}: {error} The default is used.")
-    return Settings(**typing.cast(dict[str, Any], values)), warnings
+    return Settings(**values), warnings
 
 
 def update(path: Path, changes: Mapping[str, Value]) -> Settings:

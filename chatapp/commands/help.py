@@ -1,37 +1,95 @@
-"""The help, made from the registry."""
+"""The help, made from the registry and from the bindings."""
 
 from __future__ import annotations
 
+import asyncio
+from itertools import groupby
+from operator import attrgetter
 from typing import Protocol
 
-from chatapp.commands.registry import COMMANDS, command
+from chatapp import keys
+from chatapp.commands.registry import COMMANDS, Command, CommandError, command
+from chatapp.keys import SCOPES, TAUGHT, Key, Keymap
 
 
 class Pages(Protocol):
     """What these commands ask of the chat."""
 
+    @property
+    def keymap(self) -> Keymap:
+        """The keys that the settings have changed."""
+
     def show(self, markdown: str) -> None: ...
 
 
-@command("", "Show the commands and keys")
+@command("[WORD]", "Show the commands and keys, or those that a word is about")
 async def help(chat: Pages, argument: str) -> None:
-    told = [(known.usage.replace("|", "\\|"), known.help, known.key) for known in COMMANDS.values()]
-    lines = ["| Command | | Key |", "|:--|:--|:--|", *(f"| `{usage}` | {what} | {key} |" for usage, what, key in told)]
-    lines += ["", "| Key | |", "|:--|:--|", *(f"| {key} | {what} |" for key, what in KEYS), "", _SLASH]
-    chat.show("\n".join(lines))
+    chat.show(await asyncio.to_thread(help_page, argument, chat.keymap))
 
 
-KEYS = (
-    ("Enter", "Send; while a reply runs, the message waits for its turn"),
-    ("Shift+Enter", "New line; Ctrl+J where the terminal does not tell the two apart"),
-    ("Up, Down", "Earlier messages; Up in an empty line takes back a waiting one"),
-    ("Esc", "Stop the reply"),
-    ("Ctrl+C", "Copy what is selected, else stop, else clear the line, else twice: quit"),
-    ("PgUp, PgDn", "Scroll; Ctrl+End goes back to the end and follows again"),
-    ("Tab, Enter", "Go to a thought, unfold it"),
-    ("Ctrl+P", "All commands in a list"),
+@command("", "Show every key with its name in the settings")
+async def keys_(chat: Pages, argument: str) -> None:
+    chat.show(await asyncio.to_thread(keys_page, chat.keymap))
+
+
+def help_page(word: str, keymap: Keymap) -> str:
+    """All of it, or what `word` occurs in. Raises CommandError if it occurs in nothing."""
+    word = word.casefold().strip()
+    commands = [known for known in COMMANDS.values() if word in f"{known.usage} {known.help}".casefold()]
+    taught = [key for key in keys.mapped(keymap).values() if key.scope in TAUGHT]
+    if word:
+        taught = [key for key in taught if word in f"{key.label} {key.about}".casefold()]
+    if not commands and not taught:
+        raise CommandError(f"The help says nothing about {word!r}. /help alone shows all of it.")
+    parts = []
+    for subject, group in groupby(commands, attrgetter("subject")):
+        parts.append(_table(subject, [_told(known, keymap) for known in group]))
+    writing = [] if word and not any(word in " ".join(row).casefold() for row in WRITING) else list(WRITING)
+    for scope in TAUGHT:
+        rows = [(key.label, key.about, "") for key in taught if key.scope == scope]
+        if rows := [*(writing if scope == "composer" else []), *rows]:
+            parts.append(_table(f"Keys · {SCOPES[scope].lower()}", rows))
+    return "\n\n".join([*parts, *([] if word else [_SLASH])])
+
+
+def keys_page(keymap: Keymap) -> str:
+    """Every binding there is, dialogues included."""
+    parts = []
+    for scope, group in groupby(keys.mapped(keymap).values(), attrgetter("scope")):
+        rows = [(key.label, key.about, _code(key.id) + " ·" * (key.id in keymap)) for key in group]
+        parts.append(_table(SCOPES.get(scope, scope.capitalize()), rows))
+    return "\n\n".join([*parts, _KEYS])
+
+
+def _told(known: Command, keymap: Keymap) -> tuple[str, str, str]:
+    return _code(known.usage), known.help, keys.of_command(known.name, known.key, keymap)
+
+
+def _table(title: str, rows: list[tuple[str, str, str]]) -> str:
+    lines = [f"| {first} | {second} | {third} |" for first, second, third in rows]
+    return "\n".join([f"### {title}", "", "| | | |", "|:--|:--|:--|", *lines])
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|")
+
+
+# Keys that the composer reads itself, since they must not wait for those typed before them.
+WRITING: tuple[tuple[str, str, str], ...] = (
+    ("Enter", "Send the message; while a reply runs, it waits for its turn", ""),
+    ("Shift+Enter", "Begin a new line; Ctrl+J where the terminal does not tell the two apart", ""),
 )
 _SLASH = (
     "To send a message that begins with a slash, double it: `//like this`. "
     "Paths such as `/etc/hosts` are sent as they are."
 )
+_KEYS = (
+    "To give one another key, write its name into the table `[keys]` of the settings file, for instance "
+    '`"chat.new" = "f2"`; several keys are joined by commas.'
+)
+
+
+def taught_keys(keymap: Keymap | None = None) -> list[Key]:
+    """The keys of the chat itself, those that the composer reads first."""
+    own = [Key(f"composer.{name}", (name.lower(),), about, "") for name, about, _ in WRITING]
+    return [*own, *(key for key in keys.mapped(keymap or {}).values() if key.scope in TAUGHT)]

@@ -32,6 +32,11 @@ class Command:
         return f"/{self.name} {self.takes}".rstrip()
 
     @property
+    def subject(self) -> str:
+        """The heading under which the help lists it: its module's name."""
+        return self.run.__module__.rpartition(".")[2].capitalize()
+
+    @property
     def alone(self) -> bool:
         """Whether it can run with nothing after it."""
         return not self.takes or self.takes.startswith("[")

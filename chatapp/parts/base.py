@@ -17,6 +17,7 @@ from chatapp.blocks import Block, NoticeBlock, PageBlock, Severity
 from chatapp.cache import Cache
 from chatapp.commands import Call, CommandError
 from chatapp.composer import Composer
+from chatapp.keys import Keymap
 from chatapp.options import ChatOptions
 from chatapp.plain_container import PlainContainer
 from chatapp.session import Session
@@ -60,6 +61,10 @@ class ChatBase(Screen[None], PlainContainer):
     @property
     def composer(self) -> Composer:
         return self.query_one(Composer)
+
+    @property
+    def keymap(self) -> Keymap:
+        return getattr(self.app, "keymap", {})
 
     def say(self, text: str, severity: Severity = "info") -> None:
         self._add(NoticeBlock(text, severity))

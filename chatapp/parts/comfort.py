@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import ClassVar
 
-from chatapp.commands import CommandError
+from textual.binding import Binding, BindingType
+
+from chatapp.commands import COMMANDS, CommandError
 from chatapp.parts.base import ChatBase
 from chatapp.picker import Choice, Picker
 from chatapp.sanitize import clean_line
@@ -16,6 +19,25 @@ LEAVE_SECONDS = 3.0
 
 class ComfortPart(ChatBase):
     """Implements `commands.comfort`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+p", "palette", "All commands in a list", id="chat.palette", priority=True, show=False),
+    ]
+
+    def action_palette(self) -> None:
+        self.run_worker(self._palette(), group="palette", exclusive=True, exit_on_error=False)
+
+    async def _palette(self) -> None:
+        """Every command; one that needs more is written into the composer, to be gone on with."""
+        choices = [Choice(name, known.usage, known.help) for name, known in COMMANDS.items()]
+        name = await self.app.push_screen_wait(Picker("Commands", choices))
+        if name is None:
+            return
+        if COMMANDS[name].alone:
+            self._run_named(name)
+        else:
+            self.composer.put(f"/{name} ")
+            self.composer.focus()
 
     async def set_theme(self, name: str) -> None:
         names = sorted(self.app.available_themes)

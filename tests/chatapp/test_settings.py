@@ -22,6 +22,10 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, "utf-8")
 
 
+def values(found: Settings) -> dict[str, settings.Value]:
+    return {name: getattr(found, name) for name in FIELDS}
+
+
 def test_without_a_file_all_is_left_to_the_presets(path: Path) -> None:
     assert settings.load(path) == (Settings(), [])
     assert Settings().sampling() == Sampling()
@@ -144,8 +148,8 @@ def test_every_setting_survives_its_file(path: Path) -> None:
     examples: dict[type, settings.Value] = {str: 'a"b\\\n# 世 \t', int: 20, float: 0.5, bool: False}
     kinds = {name: settings.kind(name) for name in FIELDS}
     changes = {name: words[-1] if words else examples[kind] for name, (kind, words) in kinds.items()}
-    assert dataclasses.asdict(settings.update(path, changes)) == changes
-    assert dataclasses.asdict(settings.load(path)[0]) == changes
+    assert values(settings.update(path, changes)) == changes
+    assert values(settings.load(path)[0]) == changes
 
 
 @pytest.mark.parametrize(("name", "value"), [("top_p", 2.0), ("thinking", "on"), ("colour", "red"), ("ops", None)])
@@ -153,6 +157,19 @@ def test_a_wrong_value_is_not_written(path: Path, name: str, value: settings.Val
     with pytest.raises(SettingsError, match=name):
         settings.update(path, {"theme": "dark", name: value})
     assert not path.exists()
+
+
+def test_the_table_of_keys_is_read_and_survives_a_write(path: Path) -> None:
+    write(path, '[keys]\n"chat.new" = "f2"  # as elsewhere\n')
+    assert settings.load(path) == (Settings(keys={"chat.new": "f2"}), [])
+    settings.update(path, {"theme": "dark"})
+    assert settings.load(path) == (Settings(theme="dark", keys={"chat.new": "f2"}), [])
+    assert "# as elsewhere" in path.read_text()
+
+
+def test_keys_that_are_no_table_are_told(path: Path) -> None:
+    write(path, 'keys = "vim"\n')
+    assert settings.load(path) == (Settings(), [f"{path}: 'keys' is not a setting; it is ignored."])
 
 
 def test_a_link_stays_a_link(path: Path, tmp_path: Path) -> None:
