@@ -31,7 +31,7 @@ class ComfortPart(ChatBase):
         """Every command; one that needs more is written into the composer, to be gone on with."""
         choices = [Choice(name, known.usage, known.help) for name, known in COMMANDS.items()]
         name = await self.app.push_screen_wait(Picker("Commands", choices))
-        if name is None:
+        if name not in COMMANDS:  # nothing was chosen
             return
         if COMMANDS[name].alone:
             self._run_named(name)
