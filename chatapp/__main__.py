@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import traceback
@@ -30,13 +31,13 @@ WORKER_VARIABLE = "QWENCHAT_WORKER"
 def bench(words: Sequence[str]) -> int:
     """The benchmarks of the runtime, which a process of their own measures."""
     command = [sys.executable, "-P", "-m", "runtime.bench", *words]
-    with subprocess.Popen(command, env=environment()) as child:
-        while True:
-            try:
-                code = child.wait()
-            except KeyboardInterrupt:  # the terminal has sent it to the child as well, which ends as it likes
-                continue
-            return code if code >= 0 else 128 - code
+    # The terminal sends Ctrl+C to the child as well, which ends as it likes.
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        code = subprocess.run(command, env=environment()).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return code if code >= 0 else 128 - code
 
 
 # First words that are not a prompt but a program of their own, given the words after it.
@@ -112,6 +113,8 @@ def _answer(arguments: Arguments, options: ChatOptions) -> int:
         raise UsageError(cli.NO_MODEL)
     if not Path(options.model).is_file():
         raise UsageError(f"There is no file {options.model}.")
+    if options.model == paths.built_in_model():
+        output.notice(cli.BUILT_IN)
     store = None
     if arguments.conversation or arguments.resume is not None:
         store = Store(paths.database_path())

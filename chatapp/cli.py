@@ -22,6 +22,8 @@ NO_MODEL = (
     "https://huggingface.co/unsloth/Qwen3.5-4B-GGUF, and name it: qwenchat MODEL.gguf"
 )
 
+BUILT_IN = "The built-in model answers: a tiny demonstration. -m FILE names a real one."
+
 _EPILOG = """\
 examples:
   qwenchat Qwen3.5-4B-Q4_K_M.gguf                 chat with a model
@@ -30,7 +32,7 @@ examples:
   git diff | qwenchat "Write a commit message."   the same, with a text
   qwenchat bench --help                           measure what the engine does
 
-The model is the one named, else {variable}, else `model` of the settings.
+The model is the one named, else {variable}, else `model` of the settings, else a tiny built-in one.
 Settings are in {settings}.
 QWENCHAT_HOME names one folder for conversations, settings and the log.
 """
@@ -68,7 +70,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         raise UsageError(f"The prompt is given twice: by -p and as {' '.join(words)!r}.")
     choices = {name: getattr(found, name) for name in settings.FIELDS if getattr(found, name, None) is not None}
     return Arguments(
-        model=None if model is None else str(Path(model).expanduser().absolute()),
+        model=None if model is None else paths.model_path(model),
         prompt=_text(" ".join(words) if found.prompt is None else found.prompt),
         one_shot=found.prompt is not None,
         json=found.json,
@@ -86,9 +88,9 @@ def complete(arguments: Arguments, saved: Settings, environment: Mapping[str, st
     """
     if arguments.model is not None and not _is_file(arguments.model):
         raise UsageError(f"There is no file {arguments.model}.")
-    model = arguments.model or environment.get(MODEL_VARIABLE) or saved.model
+    model = arguments.model or environment.get(MODEL_VARIABLE) or saved.model or paths.built_in_model()
     choices = {name: getattr(saved, name) for name in settings.FIELDS} | dict(arguments.choices)
-    choices |= {"model": model and str(Path(model).expanduser().absolute())}
+    choices |= {"model": model and paths.model_path(model)}
     if arguments.system is not None:
         choices |= {"system": arguments.system}
     merged = Settings(**choices)

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import platformdirs
 
+from runtime.protocol import BUILT_IN_MODEL
+
 _APP = "qwenchat"
+
+BUILT_IN = "built-in"
+"""What users write for the model that comes with the package."""
 
 
 def _home() -> Path | None:
@@ -32,3 +37,15 @@ def settings_path() -> Path:
 def log_path() -> Path:
     """What the worker writes to its stderr ends here."""
     return (_home() or platformdirs.user_log_path(_APP, appauthor=False)) / "worker.log"
+
+
+def model_path(word: str) -> str:
+    """The absolute path of the model file that a user names."""
+    if word == BUILT_IN and not Path(word).exists():
+        return str(BUILT_IN_MODEL)
+    return str(Path(word).expanduser().absolute())
+
+
+def built_in_model() -> str | None:
+    """The path of the model that comes with the package; None where the package lacks it."""
+    return str(BUILT_IN_MODEL) if BUILT_IN_MODEL.is_file() else None

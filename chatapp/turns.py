@@ -16,6 +16,7 @@ from chatapp.blocks import ReplyBlock
 from chatapp.drafts import DraftRecord
 from chatapp.figures import TokenRate, count
 from chatapp.options import ChatOptions
+from chatapp.paths import model_path
 from chatapp.session import Session, Turn
 from chatapp.status import Status
 from chatapp.store import StoreError
@@ -122,7 +123,7 @@ class Turns:
     def open(self, path: str, *, chosen: bool = False) -> None:
         """Open a model, before any message that waits; `chosen`: the user has just named it."""
         self._lost = None
-        self._jobs.appendleft(_Open(str(Path(path).expanduser().absolute()), chosen))
+        self._jobs.appendleft(_Open(model_path(path), chosen))
         self._wake.set()
 
     def submit(self, text: str) -> None:

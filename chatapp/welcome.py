@@ -9,6 +9,7 @@ from textual.widgets import Static
 
 from chatapp.blocks import Block
 from chatapp.plain_container import PlainContainer
+from runtime.protocol import BUILT_IN_MODEL
 
 _KEYS = (
     ("Enter", "send"),
@@ -19,16 +20,24 @@ _KEYS = (
     ("/help", "everything else"),
 )
 
+_BUILT_IN = (
+    "The model that answers now is built in: a tiny demonstration that knows qwenchat, small sums and some facts, "
+    "and remembers what you tell it. /model PATH opens a real one."
+)
+
 
 class Welcome(Vertical, PlainContainer, Block):
-    def __init__(self, has_model: bool) -> None:
+    def __init__(self, model: str | None) -> None:
+        """`model`: the path of the one that is open or opens; None for none."""
         super().__init__(classes="block")
-        self._has_model = has_model
+        self._model = model
 
     def compose(self) -> ComposeResult:
         yield Static("qwenchat", classes="welcome--name", markup=False)
         yield Static("A chat with a model that lives in your own machine.", classes="welcome--text", markup=False)
-        if not self._has_model:
+        if self._model == str(BUILT_IN_MODEL):
+            yield Static(_BUILT_IN, classes="welcome--text -built-in", markup=False)
+        if self._model is None:
             yield Static(
                 "No model is open yet. qwenchat runs Qwen3.5 and Qwen3.6 models from GGUF files:",
                 classes="welcome--text -no-model",
@@ -44,10 +53,10 @@ class Welcome(Vertical, PlainContainer, Block):
         pairs = [Content.assemble((key, "bold"), f" {what}") for key, what in _KEYS]
         yield Static(Content.styled("  ·  ", "$text-disabled").join(pairs), classes="welcome--keys")
 
-    def model_opens(self) -> None:
+    def model_opens(self, path: str) -> None:
         """How to open a model needs no telling any more."""
-        self._has_model = True
-        self.query(".-no-model").remove()
+        self._model = path
+        self.query(".-no-model, .-built-in").remove()
 
     def fresh(self) -> Welcome:
-        return Welcome(self._has_model)
+        return Welcome(self._model)

@@ -11,13 +11,18 @@ import dataclasses
 import json
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant"]
 Channel = Literal["thinking", "answer"]
 FinishReason = Literal["stop", "length", "cancelled", "budget"]
 Failure = Literal["load", "prompt", "context", "numbers", "memory", "worker", "server", "internal"]
+
+BUILT_IN_MODEL = Path(__file__).parent / "builtin" / "qwenchat-tour.gguf"
+"""The small model that comes with the package: what opens when nobody has chosen one."""
 
 
 class ProtocolError(ValueError):
@@ -281,8 +286,8 @@ _COMMANDS: dict[str, type[Any]] = {c.__name__: c for c in typing.get_args(Comman
 _EVENTS: dict[str, type[Any]] = {c.__name__: c for c in typing.get_args(Event)}
 
 
-def encode(message: Command | Event) -> bytes:
-    """One line of UTF-8, ending in a newline and holding no other."""
+def encode(message: Any) -> bytes:
+    """A dataclass as one line of UTF-8, ending in a newline and holding no other."""
     body = {"type": type(message).__name__, **dataclasses.asdict(message)}
     # ASCII only: lone surrogates and U+2028 survive, and no reader can split a line inside a text.
     return json.dumps(body, separators=(",", ":")).encode("ascii") + b"\n"
@@ -290,15 +295,16 @@ def encode(message: Command | Event) -> bytes:
 
 def decode_command(line: bytes | str) -> Command:
     """Raises ProtocolError."""
-    return typing.cast(Command, _decode(line, _COMMANDS))
+    return typing.cast(Command, decode(line, _COMMANDS))
 
 
 def decode_event(line: bytes | str) -> Event:
     """Raises ProtocolError."""
-    return typing.cast(Event, _decode(line, _EVENTS))
+    return typing.cast(Event, decode(line, _EVENTS))
 
 
-def _decode(line: bytes | str, known: dict[str, type[Any]]) -> Any:
+def decode(line: bytes | str, known: Mapping[str, type[Any]]) -> Any:
+    """The message of a line, one of the dataclasses in `known`, by name. Raises ProtocolError."""
     try:
         body = json.loads(line)
         return _build(known[body.pop("type")], body)

@@ -52,7 +52,7 @@ class ChatBase(Screen[None], PlainContainer):
         self._store_notice = store.notice
         self._commands = asyncio.Lock()
         self._quit_until = float("-inf")
-        self._has_model = options.model is not None
+        self._opened = options.model  # the path last asked for
 
     @property
     def transcript(self) -> Transcript:

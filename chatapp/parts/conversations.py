@@ -48,7 +48,7 @@ class ConversationsPart(ChatBase):
             except StoreError as error:
                 self.say(str(error), "error")
         blocks = blocks_of(self._session.thread)
-        await self.transcript.show(blocks or [Welcome(self._has_model)])
+        await self.transcript.show(blocks or [Welcome(self._opened)])
         self.composer.forget()
         for node in self._session.thread:
             if node.role == "user":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from chatapp.parts.base import ChatBase
+from chatapp.paths import model_path
 from chatapp.welcome import Welcome
 
 
@@ -13,9 +14,9 @@ class ModelsPart(ChatBase):
 
     async def open_model(self, path: str) -> None:
         await self.turns.stop()
-        self._has_model = True
+        self._opened = path = model_path(path)
         for welcome in self.query(Welcome):
-            welcome.model_opens()
+            welcome.model_opens(path)
         self.turns.open(path, chosen=True)
 
     def model_chosen(self, path: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from chatapp import __main__, cli, settings
+from chatapp import __main__, cli, paths, settings
 from chatapp.cli import UsageError
 from chatapp.local import LocalBackend
 from chatapp.options import ChatOptions
@@ -31,6 +31,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "blob").touch()
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def built_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file in place of the model that comes with the package."""
+    path = folder / "tiny.gguf"
+    path.touch()
+    monkeypatch.setattr(paths, "BUILT_IN_MODEL", path)
+    return path
 
 
 @pytest.mark.parametrize(
@@ -123,11 +132,14 @@ def test_an_empty_system_prompt_overrides_that_of_the_settings() -> None:
         ([], "/e.gguf", "/s.gguf", "/e.gguf"),
         ([], "", "/s.gguf", "/s.gguf"),
         ([], "relative.gguf", None, "relative.gguf"),
-        ([], "", None, None),
+        ([], "", None, "tiny.gguf"),
+        (["-m", "built-in"], "/e.gguf", "/s.gguf", "tiny.gguf"),
+        ([], "/e.gguf", "built-in", "/e.gguf"),
+        ([], "", "built-in", "tiny.gguf"),
     ],
 )
-def test_the_model_named_goes_before_the_environment_before_the_settings(
-    folder: Path, words: list[str], environment: str, saved: str | None, model: str | None
+def test_the_model_named_goes_before_the_environment_before_the_settings_before_the_built_in_one(
+    folder: Path, words: list[str], environment: str, saved: str | None, model: str | None, built_in: Path
 ) -> None:
     options = cli.complete(cli.parse(words), Settings(model=saved), {"QWENCHAT_MODEL": environment})
     assert options.model == (model and str(folder / model))
@@ -253,7 +265,13 @@ def test_a_model_of_the_environment_is_not_one_that_was_named(
     assert options().model_named is named
 
 
-def test_the_chat_opens_without_a_model_too(run: Run) -> None:
+def test_the_chat_opens_with_the_built_in_model_and_does_not_take_it_for_chosen(run: Run, built_in: Path) -> None:
+    assert run() == 0
+    assert (options().model, options().model_named) == (str(built_in), False)
+
+
+def test_the_chat_opens_without_a_model_too(run: Run, built_in: Path) -> None:
+    built_in.unlink()
     assert run() == 0
     assert options().model is None
 
@@ -360,18 +378,30 @@ def test_an_unforeseen_error_is_a_sentence_and_its_trace_is_in_the_log(
     assert "Traceback" in (tmp_path / "worker.log").read_text()
 
 
-def test_a_broken_settings_file_is_named_even_where_it_leaves_no_model(tmp_path: Path) -> None:
+def test_with_no_model_at_all_there_is_a_sentence_on_how_to_get_one(
+    built_in: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built_in.unlink()
+    monkeypatch.setenv("QWENCHAT_HOME", str(built_in.parent))
+    monkeypatch.delenv("QWENCHAT_MODEL", raising=False)
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        assert __main__.main(["-p", "hi"]) == 2
+    assert "Download a GGUF file" in capsys.readouterr().err
+
+
+def test_a_broken_settings_file_is_named_even_where_no_model_opens(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text('model = "m.gguf"\nmodel = "n.gguf"\n')
     found = subprocess.run(
         [sys.executable, "-P", "-m", "chatapp", "-p", "hi"],
-        env={**os.environ, "QWENCHAT_HOME": str(tmp_path), "QWENCHAT_MODEL": ""},
+        env={**os.environ, "QWENCHAT_HOME": str(tmp_path), "QWENCHAT_MODEL": "missing.gguf"},
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
     )
     assert found.returncode == 2
     assert "settings.toml" in found.stderr
-    assert "No model is given" in found.stderr
+    assert "There is no file" in found.stderr
 
 
 def test_settings_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Models: those on this machine, those on the hub, and how the one becomes the other."""
