@@ -138,6 +138,11 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
         if found := commands.matches(event.text):
             self.composer.put(f"/{found[0].name}{' ' * bool(found[0].takes)}")
 
+    @on(Composer.Nothing)
+    def _let_go(self) -> None:
+        if self.turns.held:
+            self.turns.let_go()
+
     @on(Composer.Recalled)
     def _recall(self) -> None:
         text = self.turns.take_back()
@@ -222,9 +227,11 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
     def drop_reply(self) -> None:
         self.transcript.drop_after_user()
 
-    def give_back(self, text: str) -> None:
-        if not self.composer.text:
-            self.composer.put(text)
+    def give_back(self, text: str) -> bool:
+        if self.composer.text:
+            return False
+        self.composer.put(text)
+        return True
 
     # Inner workings.
 

@@ -41,6 +41,10 @@ class Composer(TextArea):
         """Up in an empty composer: whoever holds queued messages may hand the last one back."""
 
     @dataclass
+    class Nothing(Message):
+        """Enter with nothing written: whoever holds messages back may let them go."""
+
+    @dataclass
     class Completing(Message):
         text: str
 
@@ -88,6 +92,7 @@ class Composer(TextArea):
         """Hand over what is written, unless it is blank."""
         text = self.text
         if not text.strip():
+            self.post_message(self.Nothing())
             return
         self.remember(text)
         self._draft = ""

@@ -43,6 +43,44 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX nodes_by_parent ON nodes (conversation_id, parent);
     CREATE INDEX conversations_by_time ON conversations (updated);
     """,
+    # `touched` counts writes, so that the last one is known whatever the clock did. `titled`: who gave the title, the
+    # first words ('') or 'model' or 'user'. `deleted`: when. `unsent`: what a window has not sent yet.
+    """
+    ALTER TABLE conversations ADD COLUMN touched INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE conversations ADD COLUMN titled TEXT NOT NULL DEFAULT '';
+    ALTER TABLE conversations ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE conversations ADD COLUMN deleted REAL;
+    ALTER TABLE conversations ADD COLUMN former_name TEXT;
+    UPDATE conversations SET touched = place FROM
+        (SELECT id AS key, row_number() OVER (ORDER BY updated, rowid) AS place FROM conversations) WHERE id = key;
+    CREATE INDEX conversations_by_touch ON conversations (touched);
+    DROP INDEX conversations_by_time;
+    CREATE TABLE tags (
+        conversation_id TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+        tag TEXT NOT NULL,
+        PRIMARY KEY (conversation_id, tag)
+    ) WITHOUT ROWID;
+    CREATE TABLE unsent (
+        conversation_id TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+        window TEXT NOT NULL,
+        draft TEXT NOT NULL,
+        queue TEXT NOT NULL,
+        PRIMARY KEY (conversation_id, window)
+    ) WITHOUT ROWID;
+    CREATE VIRTUAL TABLE words USING fts5
+        (content, content = 'nodes', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2');
+    INSERT INTO words (words) VALUES ('rebuild');
+    CREATE TRIGGER words_added AFTER INSERT ON nodes BEGIN
+        INSERT INTO words (rowid, content) VALUES (new.id, new.content);
+    END;
+    CREATE TRIGGER words_removed AFTER DELETE ON nodes BEGIN
+        INSERT INTO words (words, rowid, content) VALUES ('delete', old.id, old.content);
+    END;
+    CREATE TRIGGER words_changed AFTER UPDATE OF content ON nodes BEGIN
+        INSERT INTO words (words, rowid, content) VALUES ('delete', old.id, old.content);
+        INSERT INTO words (rowid, content) VALUES (new.id, new.content);
+    END;
+    """,
 )
 
 
@@ -114,7 +152,7 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         _migrate(connection, path)
-        connection.execute("SELECT * FROM conversations ORDER BY updated DESC LIMIT 1").fetchall()
+        connection.execute("SELECT * FROM conversations ORDER BY touched DESC LIMIT 1").fetchall()
         connection.execute("SELECT * FROM nodes ORDER BY id DESC LIMIT 1").fetchall()
     except BaseException:
         connection.close()
@@ -131,10 +169,21 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreError(f"The conversations file {path} was written by a newer qwenchat: please update this one.")
     for number, step in enumerate(MIGRATIONS[version:], start=version + 1):
         with transaction(connection):
-            for statement in step.split(";"):
+            for statement in _statements(step):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {number}")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script one by one; a trigger, which holds some, is one."""
+    statement = ""
+    for part in script.split(";")[:-1]:
+        statement += f"{part};"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+    yield statement + script.rpartition(";")[2]
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from chatapp import sanitize
 from chatapp.backend import Backend
+from chatapp.figures import plural
 from chatapp.options import ChatOptions
 from chatapp.session import Session, Turn
 from chatapp.store import Status, Store, StoreError
@@ -167,8 +168,14 @@ class OneShot:
             await self._session.open(self._store.named(self._name, model).id)
         if self._options.system_override is not None:
             self._session.system = self._options.system_override
-        turn = await self._session.ask(prompt, model)
+        turn = await self._session.ask(prompt, model, waits=self._waits)
+        assert turn is not None
+        if turn.news:
+            self._output.notice(f"Another qwenchat has added {plural(len(turn.news), 'message')} to this conversation.")
         return turn.messages, turn
+
+    def _waits(self) -> None:
+        self._output.notice("Another qwenchat is answering in this conversation: waiting for its reply.")
 
     async def _reply(self, messages: tuple[Message, ...], turn: Turn | None) -> None:
         command = Generate(
@@ -216,17 +223,21 @@ class OneShot:
                 pass
 
     async def _save(self, turn: Turn | None) -> None:
-        """The reply so far, every second."""
+        """The reply so far, every second; what there is no room for, as soon as there is."""
         saved = (0, 0)
+        told = False
         while self._session is not None and turn is not None:
             await asyncio.sleep(_SAVE_SECONDS)
             answer, thought = self._texts["answer"], self._texts["thinking"]
-            if saved != (saved := (len(answer), len(thought))):
+            now = (len(answer), len(thought))
+            if saved != now:
                 try:
                     await self._session.save(turn, answer, thought)
+                    saved = now
                 except StoreError as error:
-                    self._output.notice(str(error))
-                    return
+                    if not told:
+                        self._output.notice(f"{error} The reply goes on, unsaved for now.")
+                    told = True
 
     async def _keep(self, turn: Turn | None) -> None:
         if self._session is None or turn is None:

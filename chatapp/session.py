@@ -4,27 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from chatapp.store import Conversation, Node, Status, Store, messages
+from chatapp import unsent
+from chatapp.claim import Claim
+from chatapp.store import Conversation, Node, Status, Store, StoreError, messages
+from chatapp.unsent import Unsent
 from runtime.protocol import Message, Role
 
 T = TypeVar("T")
 
+POLL_SECONDS = 0.2
+"""Between two looks whether another window has ended its reply."""
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A question that is stored, with the place of its reply."""
+    """A question that is stored, with the place of its reply.
+
+    `news`: what other windows have written since, now a part of the thread above it. `aside`: they go on with another
+    version of the conversation.
+    """
 
     conversation_id: str
     reply_id: int
     messages: tuple[Message, ...]
+    news: tuple[Node, ...] = ()
+    aside: bool = False
 
 
 class Session:
-    """Writes happen beside the event loop, in their order. Methods raise StoreError."""
+    """Writes happen beside the event loop, in their order. Methods raise StoreError.
+
+    Several windows may have one conversation open. One at a time writes a turn in it, from the question to the end of
+    the reply, and goes on from what is stored by then, so that nobody's messages end up on a branch that is not seen.
+    """
 
     def __init__(self, store: Store, default_system: str = "") -> None:
         self.conversation: Conversation | None = None
@@ -33,51 +50,92 @@ class Session:
         self._store = store
         self._default_system = default_system
         self._order = asyncio.Lock()
+        self._window = uuid.uuid4().hex
+        self._alive: Claim | None = None
+        self._writing: Claim | None = None
+        self._unsent = Unsent()
+        self._late: list[Callable[[], None]] = []  # ends of replies for which there was no room
+        self._stored_head: int | None = None  # as last seen
+        self._version = -1
 
     def new(self) -> None:
-        """An empty conversation, which the store learns of with its first message."""
+        """An empty conversation, which the store learns of with its first words."""
+        self._let_go()
         self.conversation, self.thread, self.system = None, [], self._default_system
+        self._stored_head, self._unsent = None, Unsent()
 
     async def open(self, conversation_id: str) -> bool:
-        """Go on with a saved conversation; False if there is none of that id."""
+        """Go on with a saved conversation; False if there is none of that id.
+
+        A reply that another window is writing is left out: `look` brings it when it has ended.
+        """
 
         def read() -> tuple[Conversation | None, list[Node]]:
-            return self._store.get(conversation_id), self._store.thread(conversation_id)
+            written = self._store.claimed(conversation_id)
+            thread = self._store.thread(conversation_id)
+            if written and thread and thread[-1].status == "partial":
+                del thread[-1]
+            return self._store.get(conversation_id), thread
 
         conversation, thread = await self._in_order(read)
         if conversation is None:
             return False
+        self._let_go()
         self.conversation, self.thread = conversation, thread
+        self._stored_head, self._unsent = thread[-1].id if thread else None, Unsent()
         self.system = self._stored_system() if thread else self._default_system
         return True
 
-    async def ask(self, text: str, model: str) -> Turn:
-        """Store what the user says, before anything is generated."""
+    async def ask(
+        self,
+        text: str,
+        model: str,
+        *,
+        waits: Callable[[], None] = lambda: None,
+        gives_up: Callable[[], bool] = lambda: False,
+    ) -> Turn | None:
+        """Store what the user says, before anything is generated.
+
+        While another window's reply runs in this conversation, it `waits`, which is told once; None if it then
+        `gives_up`, which is asked again and again.
+        """
+        if not await self._claim(waits, gives_up):
+            return None
 
         def write() -> Turn:
-            conversation = self.conversation or self._store.create(model=model)
-            self.conversation = conversation
-            if self.system != self._stored_system():
-                self._add(conversation.id, "system", self.system)
-            self._add(conversation.id, "user", text)
-            return self._begin_reply(conversation.id)
+            news, aside = self._catch_up()
+            conversation = self._known(model)
+            self._writing = self._writing or self._store.claim(conversation.id)
+            with self._store.transaction():
+                if self.system != self._stored_system():
+                    self._add(conversation.id, "system", self.system)
+                self._add(conversation.id, "user", text)
+                turn = self._begin_reply(conversation.id)
+                self._keep_unsent(self._unsent.without(text))
+            return dataclasses.replace(turn, news=tuple(news), aside=aside)
 
-        return await self._in_order(write)
+        return await self._written(write)
 
-    async def retry(self) -> Turn | None:
+    async def retry(
+        self,
+        *,
+        waits: Callable[[], None] = lambda: None,
+        gives_up: Callable[[], bool] = lambda: False,
+    ) -> Turn | None:
         """Another reply to the last message of the user, beside the one there is; None if there is no message."""
         conversation = self.conversation
         last = max((place for place, node in enumerate(self.thread) if node.role == "user"), default=None)
-        if conversation is None or last is None:
+        if conversation is None or last is None or not await self._claim(waits, gives_up):
             return None
 
         def write() -> Turn:
             self.thread = self.thread[: last + 1]
-            if self.system != self._stored_system():
-                self._add(conversation.id, "system", self.system)
-            return self._begin_reply(conversation.id)
+            with self._store.transaction():
+                if self.system != self._stored_system():
+                    self._add(conversation.id, "system", self.system)
+                return self._begin_reply(conversation.id)
 
-        return await self._in_order(write)
+        return await self._written(write)
 
     async def save(self, turn: Turn, content: str, thought: str) -> None:
         """What there is of a reply so far."""
@@ -86,7 +144,10 @@ class Session:
     async def finish(
         self, turn: Turn, content: str, thought: str, status: Status, thought_closed: bool, meta: Mapping[str, Any]
     ) -> None:
-        """A reply has ended. A message that did not fit in the context is taken back: no later one would fit either."""
+        """A reply has ended. A message that did not fit in the context is taken back: no later one would fit either.
+
+        If it cannot be written now, it raises, and `save_late` writes it when it can.
+        """
 
         def write() -> None:
             self._store.finish(turn.reply_id, content, thought, status, thought_closed, meta)
@@ -101,14 +162,74 @@ class Session:
             else node
             for node in self.thread
         ]
+        try:
+            await self._in_order(write)
+        except StoreError:
+            self._late.append(write)
+            raise
+        finally:
+            self._release()
+
+    async def save_late(self) -> bool:
+        """Write the ends of replies for which there was no room; whether none is left."""
+        try:
+            await self._in_order(self._write_late)
+        except StoreError:
+            return False
+        return True
+
+    async def look(self) -> tuple[list[Node], bool]:
+        """What other windows have written below this thread since, now a part of it.
+
+        And whether they have begun to go on with another version. Nothing as long as one of them still writes.
+        """
+        conversation = self.conversation
+        if conversation is None or self._writing is not None:
+            return [], False
+
+        def read() -> tuple[list[Node], bool]:
+            version = self._store.version()
+            if version == self._version or self._store.claimed(conversation.id):
+                return [], False
+            self._version = version
+            return self._catch_up()
+
+        return await self._in_order(read)
+
+    async def keep(self, unsent_: Unsent) -> None:
+        """What is written and not sent, in place of what was kept before; a new conversation becomes a saved one."""
+        open_ = self.conversation
+
+        def write() -> None:
+            if self.conversation is None or open_ is None:
+                same = self.conversation is open_
+            else:
+                same = self.conversation.id == open_.id
+            if same and unsent_ != self._unsent:
+                self._keep_unsent(unsent_)
+
         await self._in_order(write)
 
-    def _take_back(self, turn: Turn) -> None:
-        """Go on from before the message of a turn, unless it has been replied to before."""
-        *before, message, reply = self.thread
-        if reply.id == turn.reply_id and len(self._store.children(turn.conversation_id, message.id)) == 1:
-            self._store.set_head(turn.conversation_id, before[-1].id if before else None)
-            self.thread = before
+    async def unsent(self) -> Unsent:
+        """What was kept of this conversation, by this window or one that is gone."""
+        conversation = self.conversation
+        if conversation is None:
+            return Unsent()
+        self._unsent = await self._in_order(lambda: unsent.take(self._store, conversation.id, self._window_key()))
+        return self._unsent
+
+    async def leave(self) -> None:
+        """The conversation is put away; a new one in which nothing was written is forgotten."""
+        conversation = self.conversation
+        if conversation is not None and not self.thread and self._unsent == Unsent():
+            await self._in_order(lambda: self._store.drop_if_void(conversation.id))
+
+    def close(self) -> None:
+        """This window ends: what it keeps is for the next one."""
+        self._release()
+        if self._alive is not None:
+            self._alive.release()
+            self._alive = None
 
     async def conversations(self) -> list[Conversation]:
         """The saved ones, last written first."""
@@ -122,10 +243,101 @@ class Session:
         async with self._order:
             return await asyncio.to_thread(work)
 
+    async def _written(self, work: Callable[[], T]) -> T:
+        """A turn begins: if it cannot be written, the thread is what it was, and others may write."""
+        before = self.thread, self._stored_head
+
+        def write() -> T:
+            self._write_late()
+            return work()
+
+        try:
+            return await self._in_order(write)
+        except BaseException:
+            self.thread, self._stored_head = before
+            self._release()
+            raise
+
+    async def _claim(self, waits: Callable[[], None], gives_up: Callable[[], bool]) -> bool:
+        conversation = self.conversation
+        tries = 0
+        while conversation is not None and self._writing is None:
+            self._writing = await asyncio.to_thread(self._store.claim, conversation.id)
+            if self._writing is None:
+                if gives_up():
+                    return False
+                tries += 1
+                if tries == 2:  # at the first somebody may just have looked
+                    waits()
+                await asyncio.sleep(POLL_SECONDS)
+        return True
+
+    def _release(self) -> None:
+        if self._writing is not None:
+            self._writing.release()
+            self._writing = None
+
+    def _let_go(self) -> None:
+        self._release()
+        self._version = -1
+
+    def _known(self, model: str = "") -> Conversation:
+        """The conversation, which the store learns of if it is new."""
+        if self.conversation is None:
+            self.conversation = self._store.create(model=model)
+        return self.conversation
+
+    def _catch_up(self) -> tuple[list[Node], bool]:
+        """Go on from the stored head if it lies below this thread. Returns what is new, and whether it does not."""
+        if self.conversation is None:
+            return [], False
+        with self._store.transaction():
+            conversation = self._store.get(self.conversation.id)
+            stored = self._store.thread(self.conversation.id)
+        if conversation is None or conversation.head == self._stored_head:
+            return [], False
+        self.conversation, self._stored_head = conversation, conversation.head
+        places = {node.id: place for place, node in enumerate(stored)}
+        own = self.thread[-1].id if self.thread else None
+        if own is not None and own not in places:
+            return [], True
+        news = stored[places[own] + 1 :] if own is not None else stored
+        follows = self.system == (self._stored_system() if self.thread else self._default_system)
+        self.thread = stored
+        if follows and stored:
+            self.system = self._stored_system()
+        return news, False
+
+    def _take_back(self, turn: Turn) -> None:
+        """Go on from before the message of a turn, unless it has been replied to before."""
+        *before, message, reply = self.thread
+        if reply.id == turn.reply_id and len(self._store.children(turn.conversation_id, message.id)) == 1:
+            self._stored_head = before[-1].id if before else None
+            self._store.set_head(turn.conversation_id, self._stored_head)
+            self.thread = before
+
+    def _write_late(self) -> None:
+        while self._late:
+            self._late[0]()
+            del self._late[0]
+
+    def _keep_unsent(self, words: Unsent) -> None:
+        if self.conversation is None and words == Unsent():
+            return
+        unsent.keep(self._store, self._known().id, self._window_key(), words)
+        self._unsent = words
+
+    def _window_key(self) -> str:
+        """This window's name, under which nobody takes what it keeps for left behind."""
+        if self._alive is None:
+            self._alive = self._store.claim(unsent.WINDOW + self._window)
+        return self._window
+
     def _add(self, conversation_id: str, role: Role, content: str, status: Status = "complete") -> Node:
         parent = self.thread[-1].id if self.thread else None
         node = self._store.add(conversation_id, parent, role, content, status=status)
         self.thread = [*self.thread, node]
+        self._stored_head = node.id
         return node
 
     def _begin_reply(self, conversation_id: str) -> Turn:

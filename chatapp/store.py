@@ -18,21 +18,34 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chatapp import database
+from chatapp.claim import Claim
 from chatapp.database import StoreError
 from runtime.protocol import Message, Role
 
-__all__ = ["Conversation", "Node", "Status", "Store", "StoreError", "messages"]
+__all__ = ["Conversation", "Node", "Status", "Store", "StoreError", "messages", "storable"]
 
 Status = Literal["complete", "partial", "cancelled", "failed"]
+Titled = Literal["", "model", "user"]
 
-_CONVERSATION = "id, title, name, created, updated, head, model"
+_CONVERSATION = (
+    "id, title, name, created, updated, head, model, pinned, titled, deleted,"
+    " (SELECT group_concat(tag, char(10)) FROM tags WHERE conversation_id = conversations.id)"
+)
 _NODE = "id, conversation_id, parent, role, content, thought, status, thought_closed, created, meta"
+_VOID = (
+    "name IS NULL AND titled <> 'user' AND NOT EXISTS (SELECT * FROM nodes WHERE conversation_id = conversations.id)"
+    " AND NOT EXISTS (SELECT * FROM unsent WHERE conversation_id = conversations.id)"
+)
+_NEXT_TOUCH = "(SELECT ifnull(max(touched), 0) + 1 FROM conversations)"
 _TITLE_LENGTH = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """`created` and `updated` are seconds since 1970; `head` is the node whose thread is shown."""
+    """`created`, `updated` and `deleted` are seconds since 1970; `head` is the node whose thread is shown.
+
+    `titled`: who gave it its title; "" stands for the first words of its first message.
+    """
 
     id: str
     title: str
@@ -41,6 +54,10 @@ class Conversation:
     updated: float
     head: int | None
     model: str
+    pinned: bool = False
+    titled: Titled = ""
+    deleted: float | None = None
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +102,16 @@ class Store:
     def create(self, title: str = "", name: str | None = None, model: str = "") -> Conversation:
         """A new, empty conversation. A `name` that is taken raises StoreError."""
         now = self._clock()
-        name = None if name is None else _clean(name)
-        made = Conversation(uuid.uuid4().hex, _clean(title), name, now, now, None, _clean(model))
-        with self._transaction() as sql:
+        name = None if name is None else storable(name)
+        titled: Titled = "user" if title else ""
+        made = Conversation(uuid.uuid4().hex, storable(title), name, now, now, None, storable(model), titled=titled)
+        with self.transaction() as sql:
             if made.name is not None and self._find("name = ?", made.name) is not None:
                 raise StoreError(f"There is a conversation named {made.name!r} already.")
             sql.execute(
-                f"INSERT INTO conversations ({_CONVERSATION}) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (made.id, made.title, made.name, made.created, made.updated, made.head, made.model),
+                "INSERT INTO conversations (id, title, titled, name, created, updated, model, touched)"
+                f" VALUES (?, ?, ?, ?, ?, ?, ?, {_NEXT_TOUCH})",
+                (made.id, made.title, titled, made.name, made.created, made.updated, made.model),
             )
         return made
 
@@ -100,27 +119,28 @@ class Store:
         return self._find("id = ?", conversation_id)
 
     def by_name(self, name: str) -> Conversation | None:
-        return self._find("name = ?", _clean(name))
+        return self._find("name = ?", storable(name))
 
     def named(self, name: str, model: str = "") -> Conversation:
         """The conversation of that name, made if there is none."""
-        with self._transaction():
+        with self.transaction():
             return self.by_name(name) or self.create(name=name, model=model)
 
     def find(self, key: str) -> Conversation | None:
         """The conversation with this name, else with this id, else the only one whose id begins so."""
-        if found := self.by_name(key) or self.get(key):
+        if found := self.by_name(key):
             return found
-        matches = self._conversations("WHERE substr(id, 1, ?) = ? LIMIT 2", len(key), key) if key else []
+        where = "WHERE deleted IS NULL AND substr(id, 1, ?) = ? LIMIT 2"
+        matches = self._conversations(where, len(key), key) if key else []
         return matches[0] if len(matches) == 1 else None
 
     def latest(self) -> Conversation | None:
-        """The one last written to."""
+        """The one last written to, whatever the clock said then."""
         return next(iter(self.conversations(limit=1)), None)
 
     def conversations(self, limit: int = 100, offset: int = 0) -> list[Conversation]:
         """Last written first."""
-        return self._conversations("ORDER BY updated DESC, rowid DESC LIMIT ? OFFSET ?", limit, offset)
+        return self._conversations("WHERE deleted IS NULL ORDER BY touched DESC LIMIT ? OFFSET ?", limit, offset)
 
     def add(
         self,
@@ -138,7 +158,7 @@ class Store:
         The first user message gives a conversation without a title its title.
         """
         now = self._clock()
-        with self._transaction() as sql:
+        with self.transaction() as sql:
             if self.get(conversation_id) is None:
                 raise StoreError("This conversation was deleted.")
             row = sql.execute(
@@ -148,8 +168,8 @@ class Store:
                     conversation_id,
                     parent,
                     role,
-                    _clean(content),
-                    _clean(thought),
+                    storable(content),
+                    storable(thought),
                     status,
                     thought_closed,
                     now,
@@ -157,19 +177,21 @@ class Store:
                 ),
             ).fetchone()
             node = _node(row)
-            title = _title(node.content) if role == "user" else ""
+            title = first_words(node.content) if role == "user" else ""
             sql.execute(
-                "UPDATE conversations SET head = ?, updated = ?, title = iif(title = '', ?, title) WHERE id = ?",
-                (node.id, now, title, conversation_id),
+                "UPDATE conversations SET head = ?, updated = ?, title = iif(? = '' OR titled <> '' OR title <> '' AND"
+                " EXISTS (SELECT * FROM nodes WHERE conversation_id = conversations.id AND role = 'user' AND id <> ?),"
+                f" title, ?), touched = {_NEXT_TOUCH} WHERE id = ?",
+                (node.id, now, title, node.id, title, conversation_id),
             )
         return node
 
     def write_partial(self, node_id: int, content: str, thought: str) -> None:
         """What a reply holds so far; called about every second while it streams."""
-        with self._transaction() as sql:
+        with self.transaction() as sql:
             sql.execute(
                 "UPDATE nodes SET content = ?, thought = ? WHERE id = ? AND status = 'partial'",
-                (_clean(content), _clean(thought), node_id),
+                (storable(content), storable(thought), node_id),
             )
 
     def finish(
@@ -182,20 +204,21 @@ class Store:
         meta: Mapping[str, Any] | None = None,
     ) -> None:
         """The end of a reply that was added as `partial`; a finished one stays as it is."""
-        with self._transaction() as sql:
+        with self.transaction() as sql:
             sql.execute(
                 "UPDATE nodes SET content = ?, thought = ?, status = ?, thought_closed = ?, meta = ?"
                 " WHERE id = ? AND status = 'partial'",
-                (_clean(content), _clean(thought), status, thought_closed, json.dumps(dict(meta or {})), node_id),
+                (storable(content), storable(thought), status, thought_closed, json.dumps(dict(meta or {})), node_id),
             )
             sql.execute(
-                "UPDATE conversations SET updated = ? WHERE id = (SELECT conversation_id FROM nodes WHERE id = ?)",
+                f"UPDATE conversations SET updated = ?, touched = {_NEXT_TOUCH}"
+                " WHERE id = (SELECT conversation_id FROM nodes WHERE id = ?)",
                 (self._clock(), node_id),
             )
 
     def thread(self, conversation_id: str, head: int | None = None) -> list[Node]:
         """The messages from the root to `head`, which is the conversation's own when None."""
-        with self._reading() as sql:
+        with self.reading() as sql:
             # A parent is older than its child; where damage says otherwise, going on might never end.
             rows = sql.execute(
                 "WITH RECURSIVE up(node, depth) AS ("
@@ -208,7 +231,7 @@ class Store:
 
     def children(self, conversation_id: str, parent: int | None) -> list[Node]:
         """The versions that follow a message, oldest first; of None, the conversation's first messages."""
-        with self._reading() as sql:
+        with self.reading() as sql:
             rows = sql.execute(
                 f"SELECT {_NODE} FROM nodes WHERE conversation_id = ? AND parent IS ? ORDER BY id",
                 (conversation_id, parent),
@@ -217,44 +240,121 @@ class Store:
 
     def set_head(self, conversation_id: str, node_id: int | None) -> None:
         """Show another branch."""
-        with self._transaction() as sql:
+        with self.transaction() as sql:
             sql.execute("UPDATE conversations SET head = ? WHERE id = ?", (node_id, conversation_id))
 
-    def rename(self, conversation_id: str, title: str) -> None:
-        with self._transaction() as sql:
-            sql.execute("UPDATE conversations SET title = ? WHERE id = ?", (_clean(title), conversation_id))
+    def skeleton(self, conversation_id: str) -> list[tuple[int, int | None, Role]]:
+        """Each message's id, the id of the one before it, and its role: the shape of the tree, oldest first."""
+        with self.reading() as sql:
+            return sql.execute(
+                "SELECT id, parent, role FROM nodes WHERE conversation_id = ? ORDER BY id", (conversation_id,)
+            ).fetchall()
+
+    def rename(self, conversation_id: str, title: str, by: Titled = "user") -> None:
+        """A title by the model never replaces one by the user; an empty one is that of the first words again."""
+        with self.transaction() as sql:
+            if not title:
+                first = "SELECT content FROM nodes WHERE conversation_id = ? AND role = 'user' ORDER BY id LIMIT 1"
+                row = sql.execute(first, (conversation_id,)).fetchone()
+                title, by = first_words(row[0]) if row else "", ""
+            sql.execute(
+                "UPDATE conversations SET title = ?, titled = ? WHERE id = ? AND (titled <> 'user' OR ? <> 'model')",
+                (storable(title), by, conversation_id, by),
+            )
+
+    def pin(self, conversation_id: str, pinned: bool) -> None:
+        with self.transaction() as sql:
+            sql.execute("UPDATE conversations SET pinned = ? WHERE id = ?", (pinned, conversation_id))
+
+    def tag(self, conversation_id: str, tags: Sequence[str]) -> None:
+        """These tags, and no others."""
+        with self.transaction() as sql:
+            sql.execute("DELETE FROM tags WHERE conversation_id = ?", (conversation_id,))
+            known = dict.fromkeys(" ".join(storable(tag).split()) for tag in tags)
+            sql.executemany("INSERT INTO tags VALUES (?, ?)", [(conversation_id, tag) for tag in known if tag])
 
     def delete(self, conversation_id: str) -> None:
-        """The conversation and all its messages."""
-        with self._transaction() as sql:
-            sql.execute("DELETE FROM conversations WHERE id = ?", (conversation_id,))
+        """Out of sight, with its name free for another; `undelete` brings it back until `purge`."""
+        with self.transaction() as sql:
+            sql.execute(
+                "UPDATE conversations SET deleted = ?, former_name = name, name = NULL WHERE id = ?",
+                (self._clock(), conversation_id),
+            )
+
+    def undelete(self, conversation_id: str) -> None:
+        """With its name, if no other has it by now."""
+        free = "iif(former_name IN (SELECT name FROM conversations), NULL, former_name)"
+        with self.transaction() as sql:
+            sql.execute(f"UPDATE conversations SET deleted = NULL, name = {free} WHERE id = ?", (conversation_id,))
+
+    def deleted(self) -> list[Conversation]:
+        """Those that can be brought back, last deleted first."""
+        return self._conversations("WHERE deleted IS NOT NULL ORDER BY deleted DESC, touched DESC")
+
+    def purge(self, seconds: float) -> list[str]:
+        """Remove for good what was deleted that long ago, and new conversations in which nothing was written.
+
+        Returns the ids of the deleted ones.
+        """
+        old = self._clock() - seconds
+        with self.transaction() as sql:
+            gone = sql.execute("DELETE FROM conversations WHERE deleted <= ? RETURNING id", (old,)).fetchall()
+            sql.execute(f"DELETE FROM conversations WHERE {_VOID} AND updated <= ?", (old,))
+        return [key for (key,) in gone]
+
+    def drop_if_void(self, conversation_id: str) -> None:
+        """Forget a new conversation in which nothing was written."""
+        with self.transaction() as sql:
+            sql.execute(f"DELETE FROM conversations WHERE id = ? AND {_VOID}", (conversation_id,))
+
+    def claim(self, name: str) -> Claim | None:
+        """The right to write in a conversation, or to be a window; None while another window has it."""
+        return Claim.take(self._claim_path(name))
+
+    def claimed(self, name: str) -> bool:
+        """Whether a window, this one included, has that right."""
+        return Claim.taken(self._claim_path(name))
+
+    def version(self) -> int:
+        """A number that changes when another window, and not this one, has written."""
+        with self.reading() as sql:
+            return int(sql.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
         with self._lock:
             self._connection.close()
 
+    def _claim_path(self, name: str) -> Path:
+        return self.path.with_name("open") / name
+
     def _find(self, where: str, value: str) -> Conversation | None:
-        return next(iter(self._conversations(f"WHERE {where}", value)), None)
+        return next(iter(self._conversations(f"WHERE {where} AND deleted IS NULL", value)), None)
 
     def _conversations(self, clauses: str, *values: object) -> list[Conversation]:
-        with self._reading() as sql:
+        with self.reading() as sql:
             rows = sql.execute(f"SELECT {_CONVERSATION} FROM conversations {clauses}", values).fetchall()
-        return [Conversation(*row) for row in rows]
+        return [_conversation(row) for row in rows]
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[sqlite3.Connection]:
         with self._lock, database.explained(self.path):
             yield self._connection
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
         """All of it or nothing, and the write lock from its first read on; one inside another joins it."""
-        with self._reading() as sql:
+        with self.reading() as sql:
             if sql.in_transaction:
                 yield sql
                 return
             with database.transaction(sql):
                 yield sql
+
+
+def _conversation(row: Sequence[Any]) -> Conversation:
+    key, title, name, created, updated, head, model, pinned, titled, deleted, tags = row
+    known = tuple(tags.split("\n")) if tags else ()
+    return Conversation(key, title, name, created, updated, head, model, bool(pinned), titled, deleted, known)
 
 
 def _node(row: Sequence[Any]) -> Node:
@@ -264,12 +364,12 @@ def _node(row: Sequence[Any]) -> Node:
     )
 
 
-def _clean(text: str) -> str:
+def storable(text: str) -> str:
     """Text that UTF-8 can hold: half a surrogate pair, as in a broken file name, becomes U+FFFD."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _title(content: str) -> str:
+def first_words(content: str) -> str:
     """The first line that says something, cut to a length that fits a list."""
     line = " ".join(next((line for line in content.splitlines() if line.strip()), "").split())
     return line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1].rstrip() + "…"

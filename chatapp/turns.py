@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +14,7 @@ from chatapp.backend import Backend
 from chatapp.blocks import ReplyBlock
 from chatapp.drafts import DraftRecord
 from chatapp.figures import TokenRate, count
+from chatapp.jobs import Ask, Job, Jobs, Open, Retry
 from chatapp.options import ChatOptions
 from chatapp.paths import model_path
 from chatapp.session import Session, Turn
@@ -37,24 +37,9 @@ from runtime.protocol import (
     WasThought,
 )
 
+ASIDE = "Another window goes on with another version of this conversation. Both are kept."
 STATUS_SECONDS = 0.25
 """Between two changes of the figures while a reply runs: faster than this nobody reads them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Open:
-    path: str
-    chosen: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Retry:
-    pass
 
 
 class Turns:
@@ -78,13 +63,15 @@ class Turns:
         self._view = view
         self._clock = clock
         self.save_every = save_every
-        self._jobs: deque[_Open | _Ask | _Retry] = deque()
+        self._jobs = Jobs()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._turning = False
         self._request: str | None = None  # the one that the backend has
         self._stopping = False
+        self._storing: tuple[str, ...] = ()  # the message that is on its way into the store
+        self._late: asyncio.Task[None] | None = None
         self._channel: Channel | None = None  # of the reply that runs; None: nothing has come of it
         self._status = Status()
         self._unheard: list[Event] = []
@@ -113,7 +100,17 @@ class Turns:
     @property
     def waiting(self) -> list[str]:
         """Messages that are not sent yet, in their order."""
-        return [job.text for job in self._jobs if isinstance(job, _Ask)]
+        return self._jobs.texts
+
+    @property
+    def held(self) -> int:
+        """How many of them, the last ones, wait until the user lets them go."""
+        return self._jobs.held
+
+    @property
+    def unsent(self) -> tuple[str, ...]:
+        """Messages that are not in the store."""
+        return (*self._storing, *self._jobs.texts)
 
     @property
     def generating(self) -> bool:
@@ -123,32 +120,41 @@ class Turns:
     def open(self, path: str, *, chosen: bool = False) -> None:
         """Open a model, before any message that waits; `chosen`: the user has just named it."""
         self._lost = None
-        self._jobs.appendleft(_Open(model_path(path), chosen))
+        self._jobs.put_first(Open(model_path(path), chosen))
         self._wake.set()
 
     def submit(self, text: str) -> None:
-        """Send a message, when all before it is done."""
-        self._jobs.append(_Ask(text))
+        """Send a message, when all before it is done; those on hold stay where they are."""
+        self._jobs.add(Ask(text))
         self._begin()
         self._view.turns_changed()
 
     def retry(self) -> None:
         """Ask for another reply to the last message."""
-        self._jobs.append(_Retry())
+        self._jobs.put_first(Retry())
         self._begin()
 
     def take_back(self, number: int = -1) -> str | None:
         """Withdraw a waiting message; None if there is none of that number."""
-        asks = [job for job in self._jobs if isinstance(job, _Ask)]
-        if not -len(asks) <= number < len(asks):
-            return None
-        self._jobs = deque(job for job in self._jobs if job is not asks[number])
-        self._view.turns_changed()
-        return asks[number].text
+        text = self._jobs.take(number)
+        if text is not None:
+            self._view.turns_changed()
+        return text
 
     def withdraw(self) -> None:
-        """Forget all that waits."""
+        """Forget all messages that wait."""
         self._jobs.clear()
+        self._view.turns_changed()
+
+    def hold(self, texts: Sequence[str] = ()) -> None:
+        """Let the messages that wait, and these, wait until `let_go`."""
+        self._jobs.hold(texts)
+        self._view.turns_changed()
+
+    def let_go(self) -> None:
+        """Send what is on hold."""
+        self._jobs.let_go()
+        self._begin()
         self._view.turns_changed()
 
     def reset(self) -> None:
@@ -181,7 +187,7 @@ class Turns:
             self._wake.clear()
             while (job := self._next()) is not None:
                 self._idle.clear()
-                self._turning = not isinstance(job, _Open)
+                self._turning = not isinstance(job, Open)
                 try:
                     await self._do(job)
                 except Exception as error:
@@ -200,39 +206,63 @@ class Turns:
             self.open(self._lost)
         self._wake.set()
 
-    def _next(self) -> _Open | _Ask | _Retry | None:
+    def _next(self) -> Job | None:
         """The next job; what needs a model waits for one."""
-        if not self._jobs or not (isinstance(self._jobs[0], _Open) or self._backend.model is not None):
+        first = self._jobs.first()
+        if first is None or not (isinstance(first, Open) or self._backend.model is not None):
             return None
-        job = self._jobs.popleft()
+        job = self._jobs.pop()
+        self._storing = (job.text,) if isinstance(job, Ask) else ()
         self._view.turns_changed()
         return job
 
-    async def _do(self, job: _Open | _Ask | _Retry) -> None:
-        if isinstance(job, _Open):
+    async def _do(self, job: Job) -> None:
+        if isinstance(job, Open):
             await self._load(job)
             return
-        model = self._backend.model
+        turn = None
         try:
-            if isinstance(job, _Retry):
-                turn = await self._session.retry()
-            else:
-                turn = await self._session.ask(job.text, model.name if model is not None else "")
+            turn = await self._begin_turn(job)
         except StoreError as error:
             self._view.say(str(error), "error")
-            if isinstance(job, _Ask):
-                self._view.give_back(job.text)
-            return
+        finally:
+            self._storing = ()
+            if turn is None and isinstance(job, Ask) and not self._view.give_back(job.text):
+                self._jobs.hold()
+                self._jobs.put_first(job)
+                self._jobs.hold()
         if turn is None:
-            self._view.say("There is no message to reply to yet.")
+            if isinstance(job, Retry) and not self._stopping:
+                self._view.say("There is no message to reply to yet.")
             return
-        if isinstance(job, _Ask):
+        if turn.aside:
+            self._view.say(ASIDE)
+        self._view.show_news(turn.news)
+        if isinstance(job, Ask):
             self._view.add_user(job.text)
         else:
             self._view.drop_reply()
         await self._reply(turn)
 
-    async def _load(self, job: _Open) -> None:
+    async def _begin_turn(self, job: Ask | Retry) -> Turn | None:
+        """None: it was stopped before it began, or there is nothing to reply to."""
+        status = self._status
+
+        def waits() -> None:
+            self._view.say("Another window is answering in this conversation: this waits for its reply.")
+            self._show(replace(status, state="waiting for another window", busy=True))
+
+        model = self._backend.model
+        name = model.name if model is not None else ""
+        try:
+            if isinstance(job, Retry):
+                return await self._session.retry(waits=waits, gives_up=lambda: self._stopping)
+            return await self._session.ask(job.text, name, waits=waits, gives_up=lambda: self._stopping)
+        finally:
+            if self._status.busy:
+                self._show(status)
+
+    async def _load(self, job: Open) -> None:
         self._loading = Path(job.path).stem
         self._show(Status(state="loading", busy=True))
         try:
@@ -242,7 +272,7 @@ class Turns:
             self._loading = None
             self._view.turns_changed()
 
-    async def _play_load(self, job: _Open) -> None:
+    async def _play_load(self, job: Open) -> None:
         async for event in self._backend.load(self._options.load(job.path)):
             match event:
                 case LoadProgress(done=done, total=total) if total > 0:
@@ -340,7 +370,17 @@ class Turns:
             else:
                 await self._failed(turn, reply, ended)
         except StoreError as error:
-            self._view.say(str(error), "error")
+            self._view.say(f"{error} The end of the reply is saved as soon as it can be.", "error")
+            if self._late is None:
+                self._late = asyncio.create_task(self._save_late())
+
+    async def _save_late(self) -> None:
+        done = False
+        while not done:
+            await asyncio.sleep(self.save_every)
+            done = await self._session.save_late()
+        self._late = None
+        self._view.say("The reply is saved now.")
 
     async def _finished(self, turn: Turn, reply: ReplyBlock, ended: Finished) -> None:
         stats = ended.stats
@@ -373,14 +413,16 @@ class Turns:
         self._show(replace(self._status, state="restarting" if restarts else "failed", busy=restarts, tok_per_s=None))
         if ended is not None:
             self._view.say(ended.message, "error")
+        self.hold()  # they would fail as well, one after the other
         if ended is not None and ended.kind == "context":
             self._view.give_back(turn.messages[-1].content)
         meta = {"reason": "failed", "failure": ended.kind if ended is not None else "internal"}
         await self._session.finish(turn, reply.answer, reply.thought, "failed", closed, meta)
 
     async def _save(self, turn: Turn, reply: ReplyBlock) -> None:
-        """Store what there is, about every second."""
+        """Store what there is, about every second; what there is no room for, as soon as there is."""
         saved = ("", "")
+        told = False
         while True:
             await asyncio.sleep(self.save_every)
             now = (reply.answer, reply.thought)
@@ -388,10 +430,11 @@ class Turns:
                 continue
             try:
                 await self._session.save(turn, *now)
+                saved, told = now, False
             except StoreError as error:
-                self._view.say(f"{error} The reply goes on, unsaved for now.", "warning")
-                return
-            saved = now
+                if not told:
+                    self._view.say(f"{error} The reply goes on, unsaved for now.", "warning")
+                told = True
 
     def _heard(self, event: Event) -> None:
         """What the backend tells outside a request, the engine's restarts; while a reply ends, it waits for the end."""

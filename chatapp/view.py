@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from chatapp.blocks import ReplyBlock, Severity
+from chatapp.store import Node
 
 
 class View(Protocol):
@@ -20,8 +22,11 @@ class View(Protocol):
 
     def say(self, text: str, severity: Severity = "info") -> None: ...
 
-    def give_back(self, text: str) -> None:
-        """A message that could not be taken."""
+    def give_back(self, text: str) -> bool:
+        """A message that could not be taken; False if there is no place for it."""
+
+    def show_news(self, news: Sequence[Node]) -> None:
+        """What other windows have written in this conversation."""
 
     def report(self, error: Exception) -> None:
         """A fault of the program itself."""

@@ -34,16 +34,19 @@ class Waiting(Vertical):
             yield WaitingLine(number)
         yield Static("", id="waiting-more", markup=False)
 
-    def show(self, texts: Sequence[str]) -> None:
-        """Shows these, which may be none."""
+    def show(self, texts: Sequence[str], held: int = 0) -> None:
+        """Shows these, which may be none; the last `held` of them wait for the user."""
         self.display = bool(texts)
         for number, line in enumerate(self.query(WaitingLine)):
             line.display = number < len(texts)
             if line.display:
-                line.update(Content.assemble(("queued  ", "$text-accent"), clean_line(texts[number]), ("  ✕", "bold")))
+                sign = ("held    ", "$text-warning") if number >= len(texts) - held else ("queued  ", "$text-accent")
+                line.update(Content.assemble(sign, clean_line(texts[number]), ("  ✕", "bold")))
         more = self.query_one("#waiting-more", Static)
-        more.display = len(texts) > SHOWN
-        more.update(f"and {plural(len(texts) - SHOWN, 'more message')}")
+        more.display = len(texts) > SHOWN or held > 0
+        words = [f"and {plural(len(texts) - SHOWN, 'more message')}"] if len(texts) > SHOWN else []
+        words += ["Enter on an empty line sends what is held, Up takes it back"] if held else []
+        more.update(" · ".join(words))
 
 
 class WaitingLine(Static):

@@ -17,6 +17,7 @@ from chatapp.blocks import Block, NoticeBlock, PageBlock, Severity
 from chatapp.cache import Cache
 from chatapp.commands import Call, CommandError
 from chatapp.composer import Composer
+from chatapp.keeping import Keeper
 from chatapp.keys import Keymap
 from chatapp.options import ChatOptions
 from chatapp.plain_container import PlainContainer
@@ -27,6 +28,7 @@ from chatapp.status import StatusLine
 from chatapp.store import Store, StoreError
 from chatapp.transcript import Transcript
 from chatapp.turns import Turns
+from chatapp.unsent import Unsent
 from chatapp.waiting import Waiting
 
 
@@ -49,7 +51,9 @@ class ChatBase(Screen[None], PlainContainer):
         self._clock = clock
         self._session = Session(store, options.system)
         self._cache = Cache(backend, self._session)
+        self._keeper = Keeper(self._session, self._unsent, lambda error: self.say(str(error), "warning"))
         self._store_notice = store.notice
+        self._kept_queue: tuple[str, ...] = ()
         self._commands = asyncio.Lock()
         self._quit_until = float("-inf")
         self._opened = options.model  # the path last asked for
@@ -65,6 +69,9 @@ class ChatBase(Screen[None], PlainContainer):
     @property
     def keymap(self) -> Keymap:
         return getattr(self.app, "keymap", {})
+
+    def _unsent(self) -> Unsent:
+        return Unsent(self.composer.text, self.turns.unsent)
 
     def say(self, text: str, severity: Severity = "info") -> None:
         self._add(NoticeBlock(text, severity))
@@ -101,10 +108,13 @@ class ChatBase(Screen[None], PlainContainer):
     def turns_changed(self) -> None:
         if self.is_mounted:
             self._watch_turns()
+            if self.turns.unsent != self._kept_queue:
+                self._kept_queue = self.turns.unsent
+                self._keeper.changed()
 
     def _watch_turns(self) -> None:
         self.query_one(StatusLine).show(self.turns.status)
-        self.query_one(Waiting).show(self.turns.waiting)
+        self.query_one(Waiting).show(self.turns.waiting, self.turns.held)
         self._show_jump()
 
     @on(Transcript.Moved)

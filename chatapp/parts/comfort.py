@@ -53,7 +53,10 @@ class ComfortPart(ChatBase):
 
     async def _leave(self) -> None:
         """What is being written is kept as far as it has come."""
+        await self._keeper.flush()
         self.turns.withdraw()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.turns.stop(), LEAVE_SECONDS)
+        await self._session.save_late()
+        self._session.close()
         self.app.exit()

@@ -11,6 +11,7 @@ class TalkPart(ChatBase):
     """Implements `commands.talk`."""
 
     async def stop(self) -> None:
+        self.turns.hold()  # who stops a reply does not want the next one at once
         await self.turns.stop()
 
     async def answer_now(self) -> None:

@@ -74,6 +74,28 @@ def test_a_step_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatch: py
     raw.close()
 
 
+def test_a_file_of_the_first_version_keeps_its_order_and_its_words_are_found(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as raw:
+        for statement in database.MIGRATIONS[0].split(";"):
+            raw.execute(statement)
+        raw.execute(f"PRAGMA application_id = {database.APPLICATION_ID}")
+        raw.execute("PRAGMA user_version = 1")
+        for name, updated in (("b", 20.0), ("c", 30.0), ("a", 10.0)):
+            raw.execute("INSERT INTO conversations VALUES (?, 't', NULL, 1, ?, NULL, 'm')", (name, updated))
+        raw.execute("INSERT INTO nodes VALUES (7, 'b', NULL, 'user', 'a crème', '', 'complete', 1, 1, '{}')")
+    raw.close()
+    store = Store(path)
+    assert [each.id for each in store.conversations()] == ["c", "b", "a"]
+    with store.reading() as sql:
+        assert sql.execute("SELECT rowid FROM words WHERE words MATCH 'creme'").fetchall() == [(7,)]
+    store.add("a", None, "user", "x")
+    assert [each.id for each in store.conversations()] == ["a", "c", "b"]
+    store.close()
+
+
 @pytest.mark.parametrize("damage", [b"no database " * 1000, b"SQLite format 3\0", b""], ids=["other", "cut", "emptied"])
 def test_a_damaged_file_is_set_aside_with_its_log_and_a_new_one_used(path: Path, damage: bytes) -> None:
     path.parent.mkdir()

@@ -120,11 +120,71 @@ def test_delete_takes_the_messages_along_and_no_others(store: Store, path: Path)
         store.add(one.id, asked.id, "assistant", "hi")
     store.delete(made.id)
     assert store.get(made.id) is None
+    assert store.purge(0) == [made.id]
     assert texts(store.thread(other.id)) == ["hello", "hi"]
     with sqlite3.connect(path) as raw:
         assert raw.execute("SELECT count(*) FROM nodes").fetchone() == (2,)
     with pytest.raises(StoreError, match="was deleted"):
         store.add(made.id, None, "user", "still there?")
+
+
+def test_a_deleted_conversation_can_be_brought_back_with_its_name(store: Store) -> None:
+    made = store.create(name="work")
+    store.add(made.id, None, "user", "hello")
+    store.delete(made.id)
+    assert store.by_name("work") is store.find("work") is store.latest() is None
+    assert [each.id for each in store.deleted()] == [made.id]
+    store.undelete(made.id)
+    assert store.by_name("work") == store.latest()
+    assert texts(store.thread(made.id)) == ["hello"]
+    store.delete(made.id)
+    other = store.create(name="work")
+    store.undelete(made.id)
+    found = store.get(made.id)
+    assert found is not None
+    assert found.name is None
+    assert store.by_name("work") == other
+
+
+def test_what_was_deleted_long_ago_is_removed(store: Store) -> None:
+    first, second = store.create(), store.create()
+    for each in (first, second):
+        store.add(each.id, None, "user", "hello")
+    store.delete(first.id)
+    store._clock.now += 100  # type: ignore[attr-defined]
+    store.delete(second.id)
+    assert store.purge(50) == [first.id]
+    assert [each.id for each in store.deleted()] == [second.id]
+
+
+def test_pins_and_tags(store: Store) -> None:
+    made = store.create()
+    store.pin(made.id, True)
+    store.tag(made.id, ["  two  words ", "b", "b", " "])
+    found = store.get(made.id)
+    assert found is not None
+    assert (found.pinned, found.tags) == (True, ("b", "two words"))
+    store.tag(made.id, [])
+    found = store.get(made.id)
+    assert found is not None
+    assert found.tags == ()
+
+
+def test_a_title_of_the_model_gives_way_to_one_of_the_user(store: Store) -> None:
+    made = store.create()
+    store.add(made.id, None, "user", "the first words")
+    for title, by, shown in [
+        ("Model's", "model", "Model's"),
+        ("Mine", "user", "Mine"),
+        ("Again", "model", "Mine"),
+        ("", "user", "the first words"),
+    ]:
+        store.rename(made.id, title, by)  # type: ignore[arg-type]
+        found = store.get(made.id)
+        assert found is not None
+        assert found.title == shown
+    store.add(made.id, None, "user", "other words")
+    assert store.conversations()[0].title == "the first words"
 
 
 # The tree
@@ -187,7 +247,7 @@ def test_a_partial_reply_grows_and_ends_once(store: Store) -> None:
 def test_a_thread_of_two_thousand_messages_is_read_in_order(store: Store) -> None:
     made = store.create()
     parent = None
-    with store._transaction():
+    with store.transaction():
         for number in range(2000):
             parent = store.add(made.id, parent, "user", str(number)).id
     assert texts(store.thread(made.id)) == [str(number) for number in range(2000)]
