@@ -11,14 +11,16 @@ from kernels.attention import attention, store_rows
 from kernels.op import Case, Op, random_tensors
 
 
-def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Round each row to int8: q = round(x / scale), scale = max|x| / 127, so that |x − q·scale| ≤ scale / 2.
+def quantize_rows(x: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, Tensor]:
+    """Round each row to integers: q = round(x / scale), scale = max|x| / the largest of `dtype`.
 
-    [..., D] → int8 [..., D], fp32 [...]. What is not finite keeps its row from being so.
+    So |x − q·scale| ≤ scale / 2. [..., D] → `dtype` [..., D], fp32 [...]. What is not finite keeps its row from being
+    so.
     """
-    scale = x.abs().amax(-1) / 127
+    largest = torch.iinfo(dtype).max
+    scale = x.abs().amax(-1) / largest
     rows = x / scale.clamp_min(torch.finfo(torch.float32).tiny)[..., None]
-    return rows.nan_to_num().round().clamp(-127, 127).to(torch.int8), scale
+    return rows.nan_to_num().round().clamp(-largest, largest).to(dtype), scale
 
 
 def store_rows_q8(

@@ -11,9 +11,8 @@ import xxhash
 from runtime.cache import SequenceState, memory
 from runtime.prefix import common_prefix
 from runtime.snapshots import SnapshotStore
-from runtime.thinning import least_useful
+from runtime.thinning import FLOORS, thinned
 
-_FLOORS = (16, 4)  # checkpoints left to each sequence in the first and in the second round of thinning
 _SHARED_PREFIX = "system prompt "
 _SHARED_KEPT = 4  # system prompts
 
@@ -168,7 +167,7 @@ class StatePool:
             self._blocks = len(self._lent.kv.blocks)
             budget -= sum(layer.nbytes for layer in self._lent.recurrent)
         used = self.nbytes
-        for floor in _FLOORS:
+        for floor in FLOORS:
             for state in (*self._states.values(), *([self._lent] if self._lent else [])):
                 if used <= budget:
                     return
@@ -191,14 +190,10 @@ class StatePool:
 
 def _thin(state: SequenceState, excess: int, floor: int) -> bool:
     """Drop the least useful checkpoints until about `excess` bytes are free or `floor` are left."""
-    dropped = False
-    while excess > 0 and len(state.checkpoints) > floor:
-        index = least_useful([place.length for place in state.checkpoints], state.length)
-        if index is None:
-            break
-        excess -= state.checkpoints.pop(index).nbytes
-        dropped = True
-    return dropped
+    before = state.checkpoints
+    kept = set(thinned({place.length: place.nbytes for place in before}, state.length, excess, floor))
+    state.checkpoints = [place for place in before if place.length in kept]
+    return len(kept) < len(before)
 
 
 def _agreement(state: SequenceState, prompt: Sequence[int]) -> int:

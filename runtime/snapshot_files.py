@@ -25,12 +25,13 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-VERSION = 1
+VERSION = 2
+_READABLE = (1, VERSION)  # the first had exact places only
 MANIFEST, LOCK = "manifest.json", "lock"
-_NAME = re.compile(r"(?:ids|kv|mtp|place)-([0-9a-f]{32})\.safetensors")
+_NAME = re.compile(r"(?:ids|kv|mtp|place|place16)-([0-9a-f]{32})\.safetensors")
 _CHUNK = 8 << 20  # bytes written between two looks at whether to go on
 _LARGEST_MANIFEST = 16 << 20  # bytes
-_DTYPES = {torch.float32: "F32", torch.int32: "I32", torch.int8: "I8", torch.float16: "F16", torch.bfloat16: "BF16"}
+_DTYPES = {torch.float32: "F32", torch.int32: "I32", torch.int8: "I8", torch.int16: "I16", torch.float16: "F16"}
 
 
 class DamagedError(Exception):
@@ -50,7 +51,7 @@ class Manifest:
     """What a snapshot consists of; file names are those of `write_tensors`.
 
     `kv`, `mtp`: the blocks in order, the last one perhaps not full (`mtp` None: the model has no MTP block).
-    `places`: length in tokens → recurrent state there; the greatest length is that of the whole sequence.
+    `places`: length in tokens → recurrent state there; the greatest length is that of the whole sequence, the end.
     """
 
     conversation: str
@@ -82,7 +83,7 @@ class Manifest:
             version, expected = body["version"], body.pop("hash", None)
             if type(version) is int and version > VERSION:
                 raise NewerError(f"{path} is of version {version}")
-            if version != VERSION or expected != _text_hash(body):
+            if version not in _READABLE or expected != _text_hash(body):
                 raise DamagedError(f"{path} does not match its hash")
             del body["version"]
             found = cls(**{**body, **_typed(body)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import hashlib
 import logging
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from runtime.cache import BLOCK, Checkpoint, KVBlock, KVCache, RecurrentState, SequenceState
 from runtime.prefix import common_prefix
+from runtime.snapshot_budget import DiskBudget, folder_bytes
 from runtime.snapshot_files import (
     LOCK,
     MANIFEST,
@@ -29,9 +31,9 @@ from runtime.snapshot_files import (
     sweep,
     write_tensors,
 )
+from runtime.snapshot_places import PlaceFiles
 from runtime.thinning import most_useful
 
-_PLACES = 6  # besides the end: those of the last three turns
 _NEAR = 4  # tokens, more than a header has; of two checkpoints so close together the earlier one does for both
 _TRIES = 3  # at reading what another process keeps replacing
 
@@ -55,7 +57,7 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        return _folder_bytes(self.folder)
+        return folder_bytes(self.folder)
 
 
 class SnapshotStore:
@@ -74,14 +76,13 @@ class SnapshotStore:
         notify: Callable[[str], None],
     ) -> None:
         """`hidden`: the width of the model; `budget`: bytes for all models together, least recently used out first."""
-        self._root = root
         self._folder = root / model_key
-        self.budget = budget
+        self._budget = DiskBudget(root, budget, self._tell_failure)
         self._notify = notify
         self._known: dict[Path, Snapshot] = {}
         self._told: set[str] = set()
         self._empty = new()
-        self._shapes = _Shapes(self._empty, hidden)
+        self._places = PlaceFiles(self._empty, hidden)
 
     def find(self, prompt: Sequence[int], beyond: int) -> tuple[Snapshot, int] | None:
         """The snapshot from which `prompt` goes on furthest, and the place; None if none gets further than `beyond`."""
@@ -115,7 +116,10 @@ class SnapshotStore:
         return None
 
     def save(self, conversation: str, state: SequenceState, cancelled: Callable[[], bool]) -> bool:
-        """Write what is not yet there. Returns False if it was cancelled, or another process was at it."""
+        """Write what is not yet there. Returns False if it was cancelled, or another process was at it.
+
+        The end comes first, so that whatever happens then costs only places to come back to.
+        """
         if state.length == 0:
             return True
         folder = self._folder_of(conversation)
@@ -124,17 +128,17 @@ class SnapshotStore:
                 if not mine:
                     return False
                 before = self._look(folder)
-                if not self._has_room(state):
+                if self._least(state) > self.budget:
                     self._tell_once(
                         "The conversation's state is larger than the budget for states on disk; it is not kept."
                     )
                     return True
                 manifest = self._write(folder, conversation, state, before, cancelled)
                 manifest.write(folder)
-                sweep(folder, manifest)
+                self._add_places(folder, manifest, state, cancelled)
                 os.utime(folder / LOCK)
             self._look(folder)
-            self._evict(folder)
+            self._budget.make_room(folder)
             self._told.discard("write")
         except Interrupted:
             return False
@@ -147,7 +151,7 @@ class SnapshotStore:
         """Remove one conversation's snapshot, or all of this model."""
         folders = [self._folder_of(conversation)] if conversation is not None else list(self._folders())
         for folder in folders:
-            self._remove(folder)
+            self._budget.remove(folder)
 
     def all(self) -> list[Snapshot]:
         return [*self._snapshots()]
@@ -155,7 +159,11 @@ class SnapshotStore:
     @property
     def nbytes(self) -> int:
         """Bytes on disk, of all models."""
-        return sum(_folder_bytes(folder) for folder in _all_folders(self._root))
+        return self._budget.nbytes
+
+    @property
+    def budget(self) -> int:
+        return self._budget.limit
 
     # what is there
 
@@ -186,7 +194,7 @@ class SnapshotStore:
                     return known
                 manifest = Manifest.read(folder)
                 try:
-                    ids = read_tensors(folder, manifest.ids, self._shapes.ids(manifest.tokens))["ids"].tolist()
+                    ids = read_tensors(folder, manifest.ids, _ids_shape(manifest.tokens))["ids"].tolist()
                 except FileNotFoundError:  # replaced since
                     continue
                 self._known[folder] = Snapshot(folder, manifest, ids, signature)
@@ -214,12 +222,10 @@ class SnapshotStore:
             raise DamagedError("a model with an MTP block wrote it for one without, or the other way round")
         if state.mtp_kv and manifest.mtp is not None:
             self._read_kv(folder, manifest.mtp, state.mtp_kv, max(manifest.tokens - 1, 0), max(length - 1, 0))
-        place = _placed(read_tensors(folder, manifest.places[length], self._shapes.place), self._shapes.place)
+        place = self._places.read(folder, manifest.places[length], length)
         state.ids = snapshot.ids[:length]
-        state.recurrent = [
-            RecurrentState(place[f"window.{layer}"], place[f"state.{layer}"]) for layer in range(len(state.recurrent))
-        ]
-        state.last_hidden = place["hidden"]
+        state.recurrent = list(place.recurrent)
+        state.last_hidden = place.last_hidden
         state.checkpoint()
         return state
 
@@ -250,17 +256,23 @@ class SnapshotStore:
         before: Snapshot | None,
         cancelled: Callable[[], bool],
     ) -> Manifest:
+        """The sequence and its end, and of the places that are stored those that still hold."""
         kv = self._write_kv(folder, "kv", state.kv, state.length, cancelled)
         mtp = None
         if state.mtp_kv:
             mtp = self._write_kv(folder, "mtp", state.mtp_kv, max(state.length - 1, 0), cancelled)
+        stored: dict[int, str] = {}
+        if before:
+            agreed = common_prefix(before.ids, state.ids)
+            stored = {length: name for length, name in before.manifest.places.items() if length <= agreed}
+        end = Checkpoint(state.length, tuple(state.recurrent), state.last_hidden)
         return Manifest(
             conversation=conversation,
             tokens=state.length,
             ids=write_tensors(folder, "ids", {"ids": torch.tensor(state.ids, dtype=torch.int32)}, cancelled),
             kv=kv,
             mtp=mtp,
-            places=self._write_places(folder, state, before, cancelled),
+            places={**stored, state.length: self._places.write(folder, end, cancelled, exact=True)},
         )
 
     def _write_kv(
@@ -276,63 +288,39 @@ class SnapshotStore:
             )
         return tuple(names)
 
-    def _write_places(
-        self, folder: Path, state: SequenceState, before: Snapshot | None, cancelled: Callable[[], bool]
-    ) -> dict[int, str]:
-        """The end and the most useful checkpoints; those that are stored and still hold count too."""
-        stored: dict[int, str] = {}
-        if before:
-            agreed = common_prefix(before.ids, state.ids)
-            stored = {length: name for length, name in before.manifest.places.items() if length <= agreed}
-        end = Checkpoint(state.length, tuple(state.recurrent), state.last_hidden)
-        held = {place.length: place for place in (*state.checkpoints, end) if place.length > 0}
+    def _add_places(
+        self, folder: Path, manifest: Manifest, state: SequenceState, cancelled: Callable[[], bool]
+    ) -> None:
+        """All checkpoints that lie apart, the latest first, or the most useful if the budget is small."""
+        held = {place.length: place for place in state.checkpoints}
         apart = [0]
-        for length in sorted(held.keys() | stored.keys()):
+        for length in sorted(held.keys() | manifest.places.keys()):
             if length - apart[-1] >= _NEAR and length < state.length:
                 apart.append(length)
-        kv_bytes = sum(block.nbytes for block in state.kv.blocks)
-        count = max(_PLACES, kv_bytes // max(end.nbytes, 1))  # or as many as take no more room than the KV
-        wanted = [*most_useful(apart, state.length, 1 + count)[1:], state.length]
-        return {
-            length: stored.get(length) or write_tensors(folder, "place", self._shapes.tensors(held[length]), cancelled)
-            for length in wanted
-        }
-
-    # keeping within the budget
-
-    def _has_room(self, state: SequenceState) -> bool:
-        blocks = (*state.kv.blocks, *(state.mtp_kv.blocks if state.mtp_kv else ()))
-        least: int = sum(block.nbytes for block in blocks) + sum(layer.nbytes for layer in state.recurrent)
-        return least <= self.budget
-
-    def _evict(self, newest: Path) -> None:
-        folders = sorted(_all_folders(self._root), key=_last_used)
-        sizes = {folder: _folder_bytes(folder) for folder in folders}
-        total = sum(sizes.values())
-        for folder in folders:
-            if total <= self.budget:
-                return
-            if folder != newest and self._remove(folder):
-                total -= sizes[folder]
-
-    def _remove(self, folder: Path) -> bool:
+        count = self._budget.places(self._least(state), self._places.nbytes)
+        wanted = most_useful(apart, state.length, 1 + count)[1:]
+        del wanted[: max(len(wanted) - count, 0)]
+        end = {state.length: manifest.places[state.length]}
+        places = {length: manifest.places[length] for length in wanted if length in manifest.places}
         try:
-            if not folder.is_dir():
-                return True
-            with locked(folder) as mine:
-                if mine:
-                    (folder / MANIFEST).unlink(missing_ok=True)  # first: what is left of it is nothing
-                    sweep(folder, None)
-                    self._known.pop(folder, None)
-                return mine
-        except OSError as error:
-            self._tell_failure("remove", error)
-            return False
+            for length in reversed(wanted):
+                if length not in places:
+                    places[length] = self._places.write(folder, held[length], cancelled, exact=False)
+        finally:
+            manifest = dataclasses.replace(manifest, places=places | end)
+            manifest.write(folder)
+            sweep(folder, manifest)
+
+    def _least(self, state: SequenceState) -> int:
+        """Bytes that the state takes on disk without any place but its end."""
+        blocks = (*state.kv.blocks, *(state.mtp_kv.blocks if state.mtp_kv else ()))
+        parts: list[KVBlock | RecurrentState] = [*blocks, *state.recurrent]
+        return sum(part.nbytes for part in parts)
 
     def _discard(self, folder: Path, reason: str) -> None:
         _log.warning("%s is dropped: %s", folder, reason)
         self._tell_once("A conversation's state on disk was damaged and is not used; the conversation is read again.")
-        self._remove(folder)
+        self._budget.remove(folder)
 
     def _clear_debris(self, folder: Path) -> None:
         """After a failed write: what no manifest names would only fill the disk."""
@@ -361,25 +349,8 @@ class SnapshotStore:
             self._notify(sentence)
 
 
-class _Shapes:
-    """What the model's files must look like."""
-
-    def __init__(self, state: SequenceState, hidden: int) -> None:
-        self.place: dict[str, Tensor] = {"hidden": torch.empty(hidden)}
-        for layer, recurrent in enumerate(state.recurrent):
-            self.place[f"window.{layer}"] = recurrent.window
-            self.place[f"state.{layer}"] = recurrent.state
-
-    def ids(self, tokens: int) -> dict[str, Tensor]:
-        return {"ids": torch.empty(tokens, dtype=torch.int32, device="meta")}
-
-    def tensors(self, place: Checkpoint) -> dict[str, Tensor]:
-        assert place.last_hidden is not None  # only the beginning has none, and is not stored
-        tensors = {"hidden": place.last_hidden}
-        for layer, recurrent in enumerate(place.recurrent):
-            tensors[f"window.{layer}"] = recurrent.window
-            tensors[f"state.{layer}"] = recurrent.state
-        return tensors
+def _ids_shape(tokens: int) -> dict[str, Tensor]:
+    return {"ids": torch.empty(tokens, dtype=torch.int32, device="meta")}
 
 
 def _placed(tensors: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -389,21 +360,3 @@ def _placed(tensors: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Te
 
 def _digest_in(name: str) -> str:
     return name.partition("-")[2].partition(".")[0]
-
-
-def _all_folders(root: Path) -> list[Path]:
-    return [folder for folder in root.glob("*/*") if folder.is_dir() and not folder.is_symlink()]
-
-
-def _folder_bytes(folder: Path) -> int:
-    try:
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder))
-    except FileNotFoundError:  # removed meanwhile
-        return 0
-
-
-def _last_used(folder: Path) -> float:
-    try:
-        return (folder / LOCK).stat().st_mtime
-    except FileNotFoundError:
-        return 0.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+FLOORS = (16, 4)  # checkpoints left to each sequence in the first and in the second round of thinning
 _LATEST = 3  # checkpoints that always stay: a new answer and an edit of the last message come back to them
 
 
@@ -21,9 +22,17 @@ def least_useful(lengths: Sequence[int], end: int) -> int | None:
 
 def most_useful(lengths: Sequence[int], end: int, count: int) -> list[int]:
     """`lengths` without the least useful, until at most `count` are left, or only those that stay."""
-    kept = list(lengths)
-    while len(kept) > count and (index := least_useful(kept, end)) is not None:
-        del kept[index]
+    return thinned(dict.fromkeys(lengths, 1), end, len(lengths) - count, 0)
+
+
+def thinned(sizes: Mapping[int, int], end: int, excess: int, floor: int) -> list[int]:
+    """The lengths that stay when the least useful go, until `excess` bytes are free or `floor` are left.
+
+    `sizes`: length → bytes, in ascending order as in `least_useful`.
+    """
+    kept = list(sizes)
+    while excess > 0 and len(kept) > floor and (index := least_useful(kept, end)) is not None:
+        excess -= sizes[kept.pop(index)]
     return kept
 
 

@@ -41,7 +41,4 @@ def test_no_operation_reads_the_history_again(capsys: pytest.CaptureFixture[str]
     report = json.loads(capsys.readouterr().out)
     assert {row["session"] for row in report["rows"]} == {"same", "restarted", "killed"}
     for row in report["rows"]:
-        # As many places lie on disk as take no more room than the KV: with a model this small, not one for each turn.
-        from_disk = row["session"] != "same" and row["operation"] not in ("next turn", "new answer")
-        slack = 40 if from_disk else 0  # tokens: a turn and a half
-        assert row["prefilled_tokens"] <= row["new_tokens"] + slack, row
+        assert row["prefilled_tokens"] <= row["new_tokens"], row

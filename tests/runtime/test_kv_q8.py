@@ -27,6 +27,18 @@ def test_no_value_is_off_by_more_than_half_a_step() -> None:
     torch.testing.assert_close(scale, x.abs().amax(-1) / 127)
 
 
+@pytest.mark.parametrize("spread", [0.0, 1.0, 3.0, 10.0])
+def test_a_row_in_16_bits_is_off_by_no_more_than_a_place_on_disk_may_be(spread: float) -> None:
+    """`spread`: how far beyond the others the row's largest numbers are."""
+    random = torch.Generator().manual_seed(1)
+    x = torch.randn(50, 128, generator=random) * (spread * torch.randn(50, 128, generator=random)).exp()
+    rows, scale = quantize_rows(x, torch.int16)
+    off = torch.linalg.vector_norm(rows * scale[:, None] - x, dim=-1) / torch.linalg.vector_norm(x, dim=-1)
+    assert rows.dtype == torch.int16
+    assert off.max() < 2e-4
+    assert spread > 0 or off.max() < 4e-5
+
+
 def test_a_row_of_zeros_stays_one() -> None:
     rows, scale = quantize_rows(torch.zeros(2, 8))
     assert not rows.any()

@@ -208,6 +208,27 @@ class TestAfterARestart:
         assert fresh.messages == talk.messages
 
 
+@MODES
+@pytest.mark.parametrize("at_once", [True, False], ids=["read at once", "turn by turn"])
+def test_after_a_restart_every_message_of_a_long_conversation_is_a_place_to_come_back_to(
+    thinking: bool, preserve: bool, at_once: bool, tmp_path: Path
+) -> None:
+    """An edit of message k prefills from k, however far back it is and whether or not it was said in this program."""
+    talk = Conversation(opened(snapshots=str(tmp_path)), thinking=thinking, preserve=preserve)
+    for number in range(12):
+        talk.messages += [
+            Message("user", f"{number}: and where are we now?"),
+            Message("assistant", f"At {number}!", "Hm"),
+        ]
+        if not at_once or number == 11:
+            talk.again()
+            talk.chat.save(never)
+    for index in range(1, 25, 2):
+        fork = talk.fork(f"fork {index}", index)
+        fork.chat = opened(snapshots=str(tmp_path))
+        assert fork.say("Why?") <= fork.new_words("Why?", header=True)
+
+
 def test_nothing_is_prefilled_twice_in_any_order_of_restarts(tmp_path: Path) -> None:
     """Turn, restart, edit, restart, new answer, restart, turn: each goes on where the last session stood."""
     talk = Conversation(opened(snapshots=str(tmp_path)))

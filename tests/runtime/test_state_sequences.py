@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rewrite import GOLDENS
-from states import after, ask, assert_same_state, never, new_engine, new_store, prefilled, request
+from states import MANY, after, ask, assert_same_state, never, new_engine, new_store, prefilled, request
 
 import runtime.cache
 import runtime.engine
@@ -25,6 +25,7 @@ from runtime.models.qwen35 import Qwen35
 
 USER, ASSISTANT, SYSTEM, END = 300, 301, 302, 303
 FORGETFUL = 30_000  # bytes of memory: about one conversation
+SMALL_DISK = 100_000  # bytes: about one conversation with all its places, or a few with some
 KINDS = ["turn", "turn", "turn", "regenerate", "edit", "edit", "fork", "settle", "save", "restart", "evict", "other"]
 
 
@@ -45,13 +46,16 @@ class World:
     model: Qwen35
     folder: Path
     memory: int
+    disk: int
     conversations: list[list[tuple[int, ...]]] = field(default_factory=lambda: [[]])
 
     def __post_init__(self) -> None:
         self.start()
 
     def start(self) -> None:
-        self.engine = new_engine(self.model, memory=self.memory, store=new_store(self.model, self.folder))
+        self.engine = new_engine(
+            self.model, memory=self.memory, store=new_store(self.model, self.folder, self.disk, [])
+        )
 
     def do(self, op: Operation) -> None:
         number = op.conversation % len(self.conversations)
@@ -171,11 +175,13 @@ operations = st.lists(
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-@given(operations=operations, forgetful=st.booleans())
-def test_every_state_is_that_of_a_fresh_prefill(model: Qwen35, operations: list[Operation], forgetful: bool) -> None:
+@given(operations=operations, forgetful=st.booleans(), small_disk=st.booleans())
+def test_every_state_is_that_of_a_fresh_prefill(
+    model: Qwen35, operations: list[Operation], forgetful: bool, small_disk: bool
+) -> None:
     folder = Path(tempfile.mkdtemp())
     try:
-        world = World(model, folder, FORGETFUL if forgetful else 1 << 30)
+        world = World(model, folder, FORGETFUL if forgetful else MANY, SMALL_DISK if small_disk else MANY)
         for op in operations:
             world.do(op)
         fresh: dict[tuple[int, ...], SequenceState] = {}
