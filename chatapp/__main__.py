@@ -17,12 +17,16 @@ from functools import partial
 from pathlib import Path
 
 from chatapp import cli, paths, settings
+from chatapp.backend import Backend
+from chatapp.backends import Backends
 from chatapp.cli import Arguments, UsageError
 from chatapp.local import WORKER, LocalBackend, environment
 from chatapp.log import Log
 from chatapp.options import ChatOptions
+from chatapp.remote import profiles
+from chatapp.remote.address import is_address
 from chatapp.settings import Settings
-from chatapp.store import Store, StoreError
+from chatapp.store import Store, StoreError, source_of
 
 # A program of the user's choice in place of the worker, as a shell would split it: for tests, and for other engines.
 WORKER_VARIABLE = "QWENCHAT_WORKER"
@@ -78,30 +82,36 @@ def _report(error: Exception) -> None:
 
 def _run(arguments: Arguments) -> int:
     saved, warnings = settings.load(paths.settings_path())
-    options = dataclasses.replace(cli.complete(arguments, saved, os.environ), notices=tuple(warnings))
+    servers, problems = profiles.load(saved.servers)
+    options = dataclasses.replace(
+        cli.complete(arguments, saved, os.environ),
+        notices=(*warnings, *problems),
+        servers={name: profile.url for name, profile in servers.items()},
+    )
     screen = sys.stdin.isatty() and sys.stdout.isatty() and not arguments.one_shot and not arguments.json
     if not screen:
-        return _answer(arguments, options)
+        return _answer(arguments, options, servers)
     if os.environ.get("TERM") == "dumb":
         raise UsageError("This terminal (TERM=dumb) cannot show the chat; -p TEXT answers without it.")
-    return _chat(arguments, options, saved)
+    return _chat(arguments, options, saved, servers)
 
 
-def _chat(arguments: Arguments, options: ChatOptions, saved: Settings) -> int:
+def _chat(arguments: Arguments, options: ChatOptions, saved: Settings, servers: Mapping[str, profiles.Profile]) -> int:
     store = Store(paths.database_path())
     options = _with_conversation(options, arguments, store)
     options = dataclasses.replace(options, snapshots=str(paths.snapshots_path()))
     if arguments.conversation:
         options = dataclasses.replace(options, conversation_id=store.named(arguments.conversation).id)
+    options = _where_it_was(options, store)
     from chatapp.app import QwenChat  # its import takes longer than all else here
 
-    app = QwenChat(_backend(), store, saved, options, keep=partial(settings.update, paths.settings_path()))
+    app = QwenChat(_backend(servers), store, saved, options, keep=partial(settings.update, paths.settings_path()))
     app.run()
     store.close()
     return app.return_code or 0
 
 
-def _answer(arguments: Arguments, options: ChatOptions) -> int:
+def _answer(arguments: Arguments, options: ChatOptions, servers: Mapping[str, profiles.Profile]) -> int:
     from chatapp.oneshot import OneShot, Output
 
     output = Output(sys.stdout, sys.stderr, as_json=arguments.json)
@@ -109,21 +119,25 @@ def _answer(arguments: Arguments, options: ChatOptions) -> int:
     for notice in (*options.notices, *notices):
         output.notice(notice)
     options = dataclasses.replace(options, notices=())
-    if options.model is None:
-        raise UsageError(cli.NO_MODEL)
-    if not Path(options.model).is_file():
-        raise UsageError(f"There is no file {options.model}.")
-    if options.model == paths.built_in_model():
-        output.notice(cli.BUILT_IN)
     store = None
     if arguments.conversation or arguments.resume is not None:
         store = Store(paths.database_path())
         options = _with_conversation(options, arguments, store)
         options = dataclasses.replace(options, snapshots=str(paths.snapshots_path()))
+        if found := store.by_name(arguments.conversation) if arguments.conversation else None:
+            options = dataclasses.replace(options, conversation_id=found.id)
+        options = _where_it_was(options, store)
+    if options.model is None:
+        raise UsageError(cli.NO_MODEL)
+    if not is_address(options.model) and not Path(options.model).is_file():
+        raise UsageError(f"There is no file {options.model}.")
+    if options.model == paths.built_in_model():
+        output.notice(cli.BUILT_IN)
     for notice in options.notices:
         output.notice(notice)
     try:
-        return asyncio.run(OneShot(_backend(), options, output, store, arguments.conversation or "").run(prompt))
+        backend = _backend(servers, hold=not arguments.json)
+        return asyncio.run(OneShot(backend, options, output, store, arguments.conversation or "").run(prompt))
     finally:
         if store is not None:
             store.close()
@@ -162,9 +176,24 @@ def _with_conversation(options: ChatOptions, arguments: Arguments, store: Store)
     return dataclasses.replace(options, conversation_id=found.id if found else None, notices=tuple(notices))
 
 
-def _backend() -> LocalBackend:
+def _where_it_was(options: ChatOptions, store: Store) -> ChatOptions:
+    """Unless the command line names a model: a conversation with a server goes on there."""
+    if options.model_named or options.conversation_id is None:
+        return options
+    source = source_of(store.thread(options.conversation_id))
+    return dataclasses.replace(options, model=source) if source and is_address(source) else options
+
+
+def _backend(servers: Mapping[str, profiles.Profile], *, hold: bool = False) -> Backends:
+    """This machine, and servers once one is asked for; `hold`: see `RemoteBackend`."""
     command = shlex.split(os.environ.get(WORKER_VARIABLE, "")) or WORKER
-    return LocalBackend(command, paths.log_path())
+
+    def remote() -> Backend:
+        from chatapp.remote.backend import RemoteBackend
+
+        return RemoteBackend(servers, os.environ, Log(paths.log_path()), hold=hold)
+
+    return Backends(LocalBackend(command, paths.log_path()), remote)
 
 
 def _open_standard_streams() -> None:

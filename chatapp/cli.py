@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 from chatapp import paths, settings
 from chatapp.options import ChatOptions, drafts
+from chatapp.remote import address
+from chatapp.remote.address import AddressError, is_address
 from chatapp.settings import Settings, SettingsError
 
 MODEL_VARIABLE = "QWENCHAT_MODEL"
@@ -30,6 +32,7 @@ examples:
   qwenchat --resume                               go on with the latest conversation
   qwenchat -p "Name three rivers."                answer once, on stdout
   git diff | qwenchat "Write a commit message."   the same, with a text
+  qwenchat --server http://host:8000              chat with a model that a server has
   qwenchat bench --help                           measure what the engine does
 
 The model is the one named, else {variable}, else `model` of the settings, else a tiny built-in one.
@@ -47,6 +50,7 @@ class Arguments:
     """A command line, not yet completed by settings."""
 
     model: str | None
+    server: str | None  # as written
     prompt: str
     one_shot: bool  # asked for by -p
     json: bool
@@ -63,14 +67,15 @@ def parse(argv: Sequence[str]) -> Arguments:
     if found.resume and _names_model(found.resume):  # `--resume MODEL.gguf` means the latest
         words, found.resume = [found.resume, *words], ""
     model = found.model
-    if model is None and (named := next((word for word in words if _names_model(word)), None)):
+    if model is None and found.server is None and (named := next((word for word in words if _names_model(word)), None)):
         words.remove(named)
         model = named
     if found.prompt is not None and words:
         raise UsageError(f"The prompt is given twice: by -p and as {' '.join(words)!r}.")
     choices = {name: getattr(found, name) for name in settings.FIELDS if getattr(found, name, None) is not None}
     return Arguments(
-        model=None if model is None else paths.model_path(model),
+        model=model if model is None or found.server else paths.model_path(model),
+        server=found.server,
         prompt=_text(" ".join(words) if found.prompt is None else found.prompt),
         one_shot=found.prompt is not None,
         json=found.json,
@@ -84,11 +89,12 @@ def parse(argv: Sequence[str]) -> Arguments:
 def complete(arguments: Arguments, saved: Settings, environment: Mapping[str, str]) -> ChatOptions:
     """The arguments, where they leave something open the environment's model, and else the settings.
 
-    Raises UsageError if the command line names a model file that does not exist.
+    Raises UsageError if the command line names a model file that does not exist, or a server that is none.
     """
-    if arguments.model is not None and not _is_file(arguments.model):
-        raise UsageError(f"There is no file {arguments.model}.")
-    model = arguments.model or environment.get(MODEL_VARIABLE) or saved.model or paths.built_in_model()
+    named = _named_model(arguments, saved)
+    found = [each for each in (named, environment.get(MODEL_VARIABLE), saved.model, paths.built_in_model()) if each]
+    model = next(iter(found), None)
+    local = next((paths.model_path(each) for each in found if not is_address(each)), None)
     choices = {name: getattr(saved, name) for name in settings.FIELDS} | dict(arguments.choices)
     choices |= {"model": model and paths.model_path(model)}
     if arguments.system is not None:
@@ -96,7 +102,8 @@ def complete(arguments: Arguments, saved: Settings, environment: Mapping[str, st
     merged = Settings(**choices)
     return ChatOptions(
         model=merged.model,
-        model_named=arguments.model is not None,
+        local_model=local,
+        model_named=named is not None,
         prompt=arguments.prompt,
         system=merged.system,
         system_override=arguments.system,
@@ -115,6 +122,20 @@ def complete(arguments: Arguments, saved: Settings, environment: Mapping[str, st
     )
 
 
+def _named_model(arguments: Arguments, saved: Settings) -> str | None:
+    """What the command line names: a file, or a model on a server."""
+    try:
+        if arguments.server is not None:
+            return str(address.read(arguments.server, saved.servers, arguments.model or ""))
+        if arguments.model is not None and is_address(arguments.model):
+            return str(address.parse(arguments.model))
+    except AddressError as error:
+        raise UsageError(str(error)) from error
+    if arguments.model is not None and not _is_file(arguments.model):
+        raise UsageError(f"There is no file {arguments.model}.")
+    return arguments.model
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         sentence = re.sub(r"^argument (\S+): ", r"\1 ", message).rstrip(".")
@@ -131,7 +152,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("words", nargs="*", metavar="MODEL.gguf | PROMPT", help="a model file, and what to say first")
-    add("-m", "--model", metavar="FILE", help="the model file")
+    add("-m", "--model", metavar="FILE", help="the model file; with --server, the name of the model there")
+    add("--server", metavar="URL|NAME", help="talk to a model on a server: its address, or its name in the settings")
     add("-p", "--prompt", metavar="TEXT", help="answer this on stdout and end; a text on stdin is put below it")
     add("--json", action="store_true", help="answer once, as one JSON object with figures")
     add("--conversation", metavar="NAME", help="go on with the conversation of that name, or begin it")

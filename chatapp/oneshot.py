@@ -13,6 +13,7 @@ from chatapp import sanitize
 from chatapp.backend import Backend
 from chatapp.figures import plural
 from chatapp.options import ChatOptions
+from chatapp.remote.address import is_address
 from chatapp.session import Session, Turn
 from chatapp.store import Status, Store, StoreError
 from runtime.protocol import (
@@ -152,7 +153,7 @@ class OneShot:
 
     async def _load(self) -> None:
         assert self._options.model is not None
-        self._output.status("loading the model")
+        self._output.status("connecting" if is_address(self._options.model) else "loading the model")
         async for event in self._backend.load(self._options.load(self._options.model)):
             self._handle(event)
 
@@ -251,6 +252,8 @@ class OneShot:
             status = "cancelled" if self._ended.reason == "cancelled" else "complete"
             closed = self._ended.thought_closed
             meta = {"reason": self._ended.reason, "stats": self._ended.stats.told()}
+        if self._backend.model is not None:
+            meta |= {"model": self._backend.model.name, "source": self._backend.model.path}
         await self._session.finish(turn, self._texts["answer"], self._texts["thinking"], status, closed, meta)
 
     def _result(self, finished: Finished) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,7 +25,9 @@ def drafts(choice: Draft) -> int | None:
 class ChatOptions:
     """None leaves a choice to the model's own presets."""
 
-    model: str | None = None  # absolute path
+    model: str | None = None  # absolute path, or the address of a served model
+    local_model: str | None = None  # the path of the one to come back to from a server
+    servers: Mapping[str, str] = field(default_factory=dict)  # those of the settings: names and URLs
     model_named: bool = False  # on the command line
     conversation_id: str | None = None  # the one to go on with; None: a new one
     prompt: str = ""  # sent as soon as the model is there

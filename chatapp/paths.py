@@ -7,6 +7,7 @@ from pathlib import Path
 
 import platformdirs
 
+from chatapp.remote.address import is_address
 from runtime.protocol import BUILT_IN_MODEL
 
 _APP = "qwenchat"
@@ -40,7 +41,9 @@ def log_path() -> Path:
 
 
 def model_path(word: str) -> str:
-    """The absolute path of the model file that a user names."""
+    """The absolute path of the model file that a user names; the address of a served model as it is."""
+    if is_address(word):
+        return word
     if word == BUILT_IN and not Path(word).exists():
         return str(BUILT_IN_MODEL)
     return str(Path(word).expanduser().absolute())

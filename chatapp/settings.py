@@ -33,9 +33,11 @@ def _about(description: str, low: float | None = None, high: float | None = None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Each is one key of the file, `keys` a table; None, which is no key, leaves the choice to the model's presets."""
+    """Each is one key of the file, the last ones a table; None, which is no key, leaves the choice to the presets."""
 
-    model: str | None = field(default=None, metadata=_about("The model file that opens when none is named."))
+    model: str | None = field(
+        default=None, metadata=_about("The model file, or served model, that opens when none is named.")
+    )
     context_length: int | None = field(
         default=None, metadata=_about("Tokens of context to open the model with.", low=16)
     )
@@ -81,13 +83,13 @@ class Settings:
         default=None, metadata=_about("The longest reply in tokens, its thought included.", low=1)
     )
     keys: Mapping[str, object] = field(default_factory=dict)  # the table [keys]: ids of bindings and their keys
+    servers: Mapping[str, object] = field(default_factory=dict)  # the tables [servers.NAME], see remote.profiles
 
     def sampling(self) -> Sampling:
         return Sampling(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Sampling)})
 
 
-KEYS = "keys"
-"""The one table of the file."""
+TABLES = ("keys", "servers")
 FIELDS: Mapping[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Settings) if f.metadata}
 
 
@@ -144,7 +146,7 @@ def load(path: Path) -> tuple[Settings, list[str]]:
     values: dict[str, Any] = {}
     warnings: list[str] = []
     for key, value in document.unwrap().items():
-        if key == KEYS and isinstance(value, dict):
+        if key in TABLES and isinstance(value, dict):
             values[key] = value
             continue
         if key not in FIELDS:

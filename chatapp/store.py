@@ -22,7 +22,7 @@ from chatapp.claim import Claim
 from chatapp.database import StoreError
 from runtime.protocol import Message, Role
 
-__all__ = ["Conversation", "Node", "Status", "Store", "StoreError", "messages", "storable"]
+__all__ = ["Conversation", "Node", "Status", "Store", "StoreError", "messages", "source_of", "storable"]
 
 Status = Literal["complete", "partial", "cancelled", "failed"]
 Titled = Literal["", "model", "user"]
@@ -87,6 +87,12 @@ def messages(thread: Sequence[Node]) -> tuple[Message, ...]:
     system = [node for node in thread if node.role == "system"][-1:]
     turns = [node for node in thread if node.role == "user" or (node.role == "assistant" and node.content.strip())]
     return tuple(Message(node.role, node.content, node.thought) for node in system + turns if node.content)
+
+
+def source_of(thread: Sequence[Node]) -> str | None:
+    """The path or the address of the model that answered last in a thread; None if that is not known."""
+    sources = (node.meta.get("source") for node in reversed(thread) if node.role == "assistant")
+    return next((source for source in sources if isinstance(source, str)), None)
 
 
 class Store:

@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 from chatapp.backend import Backend
@@ -17,6 +16,7 @@ from chatapp.figures import TokenRate, count
 from chatapp.jobs import Ask, Job, Jobs, Open, Retry
 from chatapp.options import ChatOptions
 from chatapp.paths import model_path
+from chatapp.remote.address import is_address, label
 from chatapp.session import Session, Turn
 from chatapp.status import Status
 from chatapp.store import StoreError
@@ -87,14 +87,14 @@ class Turns:
 
     @property
     def status(self) -> Status:
-        model = self._model
+        model = self._backend.model or self._model
         default = model.thinking_default if model is not None else None
         return replace(
             self._status,
             state="stopping…" if self._stopping else self._status.state,
             model=self._loading or (model.name if model is not None else None),
             thinking=self.thinking if self.thinking is not None else default,
-            context_length=model.context_length if model is not None else None,
+            context_length=(model.context_length or None) if model is not None else None,
         )
 
     @property
@@ -263,8 +263,8 @@ class Turns:
                 self._show(status)
 
     async def _load(self, job: Open) -> None:
-        self._loading = Path(job.path).stem
-        self._show(Status(state="loading", busy=True))
+        self._loading = label(job.path)
+        self._show(Status(state="connecting" if is_address(job.path) else "loading", busy=True))
         try:
             await self._play_load(job)
         finally:
@@ -402,7 +402,7 @@ class Turns:
                 acceptance=stats.accepted / stats.drafted if stats.drafted else None,
             )
         )
-        meta = {"reason": ended.reason, "stats": stats.told()}
+        meta = {"reason": ended.reason, "stats": stats.told(), **self._source()}
         status: Literal["cancelled", "complete"] = "cancelled" if ended.reason == "cancelled" else "complete"
         await self._session.finish(turn, reply.answer, reply.thought, status, ended.thought_closed, meta)
 
@@ -416,8 +416,13 @@ class Turns:
         self.hold()  # they would fail as well, one after the other
         if ended is not None and ended.kind == "context":
             self._view.give_back(turn.messages[-1].content)
-        meta = {"reason": "failed", "failure": ended.kind if ended is not None else "internal"}
+        meta = {"reason": "failed", "failure": ended.kind if ended is not None else "internal", **self._source()}
         await self._session.finish(turn, reply.answer, reply.thought, "failed", closed, meta)
+
+    def _source(self) -> dict[str, str]:
+        """Which model has replied, and where it is to be found again."""
+        model = self._backend.model or self._model
+        return {"model": model.name, "source": model.path} if model is not None else {}
 
     async def _save(self, turn: Turn, reply: ReplyBlock) -> None:
         """Store what there is, about every second; what there is no room for, as soon as there is."""

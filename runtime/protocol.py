@@ -82,6 +82,7 @@ class ModelInfo:
     has_mtp: bool
     ops: str  # "reference" | "cpu" | "triton"; of a served model the kind of server
     presets: dict[str, Sampling]  # "thinking" | "non-thinking" → complete values
+    siblings: tuple[str, ...] = ()  # of a served model: all that its server serves, itself included
 
 
 @dataclass(frozen=True, slots=True)

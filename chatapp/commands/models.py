@@ -12,9 +12,19 @@ class Models(Protocol):
 
     async def open_model(self, path: str) -> None: ...
 
+    async def choose_model(self) -> bool: ...
 
-@command("PATH", "Open another model file")
+    async def open_server(self, word: str) -> None: ...
+
+
+@command("PATH", "Open another model file; on a server, another of its models")
 async def model(chat: Models, argument: str) -> None:
-    if not argument:
+    if argument:
+        await chat.open_model(argument)
+    elif not await chat.choose_model():
         raise CommandError("Write the path of a GGUF file after /model.")
-    await chat.open_model(argument)
+
+
+@command("[URL|NAME|local]", "Talk to a model on a server, or come back to this machine")
+async def server(chat: Models, argument: str) -> None:
+    await chat.open_server(argument)

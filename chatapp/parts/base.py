@@ -21,6 +21,8 @@ from chatapp.keeping import Keeper
 from chatapp.keys import Keymap
 from chatapp.options import ChatOptions
 from chatapp.plain_container import PlainContainer
+from chatapp.remote import address
+from chatapp.remote.address import is_address
 from chatapp.session import Session
 from chatapp.settings import SettingsError, Value
 from chatapp.stage import JumpToEnd
@@ -30,6 +32,7 @@ from chatapp.transcript import Transcript
 from chatapp.turns import Turns
 from chatapp.unsent import Unsent
 from chatapp.waiting import Waiting
+from chatapp.welcome import Welcome
 
 
 class ChatBase(Screen[None], PlainContainer):
@@ -56,7 +59,8 @@ class ChatBase(Screen[None], PlainContainer):
         self._kept_queue: tuple[str, ...] = ()
         self._commands = asyncio.Lock()
         self._quit_until = float("-inf")
-        self._opened = options.model  # the path last asked for
+        self._opened = options.model  # the path or address last asked for
+        self._local = options.local_model  # the path of the last one of this machine
 
     @property
     def transcript(self) -> Transcript:
@@ -98,6 +102,30 @@ class ChatBase(Screen[None], PlainContainer):
         self.run_worker(self._guard(work), group="beside", exit_on_error=False)
         if self.turns.generating:
             self._show_hint("told after this reply")
+
+    def go_back_to(self, source: str | None) -> None:
+        """A conversation goes on where it was: on its server, or on this machine if a server answers now."""
+        now = self.turns.model.path if self.turns.model is not None else None  # then one has just been asked for
+        if source is None or now is None or source == now or not (is_address(source) or is_address(now)):
+            return
+        if is_address(source):
+            if is_address(now) and address.parse(source).server == address.parse(now).server:
+                return  # the choice of a model there is the user's
+            self.say(f"This conversation goes on with {address.label(source)}, as before.")
+        elif self._local:
+            source = self._local
+            self.say(f"This conversation goes on on this machine, with {address.label(source)}.")
+        else:
+            return
+        self._show_opening(source)
+        self.turns.open(source)
+
+    def _show_opening(self, path: str) -> None:
+        self._opened = path
+        if not is_address(path):
+            self._local = path
+        for welcome in self.query(Welcome):
+            welcome.model_opens(path)
 
     def report(self, error: Exception) -> None:
         self.log.error("".join(traceback.format_exception(error)))

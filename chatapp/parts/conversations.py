@@ -13,7 +13,7 @@ from chatapp.history import blocks_of, choices_of
 from chatapp.parts.base import ChatBase
 from chatapp.picker import Picker
 from chatapp.sanitize import clean_line
-from chatapp.store import Node, StoreError
+from chatapp.store import Node, StoreError, source_of
 from chatapp.turns import ASIDE
 from chatapp.unsent import Unsent
 from chatapp.welcome import Welcome
@@ -80,6 +80,7 @@ class ConversationsPart(ChatBase):
             if node.role == "user":
                 self.composer.remember(node.content)
         self.turns.reset()
+        self.go_back_to(source_of(self._session.thread))
         if unsent.draft:  # above what was typed while the conversation opened
             self.composer.put("\n".join(text for text in (unsent.draft, self.composer.text) if text))
         if unsent.queue:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from chatapp.commands import CommandError
 from chatapp.options import Draft, drafts
 from chatapp.parts.base import ChatBase
+from chatapp.remote.address import is_address
 
 
 class TalkPart(ChatBase):
@@ -38,6 +39,9 @@ class TalkPart(ChatBase):
         if choice is not None:
             self.turns.drafts = drafts(choice)
         model = self.turns.model
+        if model is not None and is_address(model.path):
+            self._show_hint("what is drafted is the server's choice", 4.0)
+            return
         if model is not None and not model.has_mtp:
             self._show_hint("this model has no MTP block: it drafts nothing", 4.0)
             return

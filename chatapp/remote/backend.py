@@ -97,11 +97,6 @@ class RemoteBackend:
     def model(self) -> ModelInfo | None:
         return self._model
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """What the server serves, as it said when it was connected."""
-        return self._connection.models if self._connection is not None else ()
-
     def on_event(self, listener: Callable[[Event], None]) -> None:
         """Nothing happens here outside `load` and `generate`."""
 
@@ -394,6 +389,7 @@ def _info(connection: Connection) -> ModelInfo:
         has_mtp=False,
         ops=f"{connection.dialect.name} at {address.host(url)}",
         presets=family.presets(model),
+        siblings=connection.models,
     )
 
 

@@ -81,7 +81,7 @@ def model_of(backend: RemoteBackend) -> ModelInfo:
 class TestConnecting:
     async def test_the_models_are_listed_and_one_is_chosen(self) -> None:
         async with connected(ChatServer(models=("embedder-embed", "a", "b"))) as backend:
-            assert backend.models == ("embedder-embed", "a", "b")
+            assert model_of(backend).siblings == ("embedder-embed", "a", "b")
             assert model_of(backend).path.endswith("/v1#a")
 
     async def test_several_models_are_told(self) -> None:
