@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -101,18 +100,34 @@ def _same(document: Tensor, distance: int) -> Tensor:
 
 
 def _cross_entropy(model: LanguageModel, hidden: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    take = weight > 0
-    w = weight[take].float()
-    each = functional.cross_entropy(model.logits(hidden[take]).float(), target[take], reduction="none")
+    take, kept = _learnt(weight)
+    w = weight.flatten()[take].float() * kept
+    logits = model.logits(hidden.flatten(0, 1)[take]).float()
+    each = functional.cross_entropy(logits, target.flatten()[take], reduction="none")
     return (each * w).sum() / w.sum()
+
+
+def _learnt(weight: Tensor, step: int = 512) -> tuple[Tensor, Tensor]:
+    """Flat places of the learnt tokens, up to a multiple of `step`, and 1 for each or 0 where it only fills up.
+
+    Few lengths, since the matrix library makes and keeps code for each shape that it meets: with lengths as they come
+    a run grew by 14 MB a step.
+    """
+    places = (weight > 0).flatten().nonzero().squeeze(1)
+    filled = functional.pad(places, (0, -len(places) % step))
+    kept = functional.pad(torch.ones(len(places)), (0, len(filled) - len(places)))
+    return filled, kept
 
 
 def _distil(model: LanguageModel, state: Tensor, hidden: Tensor, j: int, weight: Tensor) -> Tensor:
     """Cross-entropy of draft j against the trunk's own distribution of the same token."""
-    take = weight[:, : weight.shape[1] - j - 1] > 0
+    T = weight.shape[1] - j - 1
+    take, kept = _learnt(weight[:, :T])
     with torch.no_grad():
-        target = model.logits(hidden[:, j + 1 :][take]).float().softmax(-1)
-    return functional.cross_entropy(model.logits(state[:, : state.shape[1] - j - 1][take]).float(), target)
+        target = model.logits(hidden[:, j + 1 :].flatten(0, 1)[take]).float().softmax(-1)
+    logits = model.logits(state[:, :T].flatten(0, 1)[take]).float()
+    each = functional.cross_entropy(logits, target, reduction="none")
+    return (each * kept).sum() / kept.sum()
 
 
 def optimisers(model: LanguageModel, config: TrainConfig, bf16: bool) -> tuple[Muon, torch.optim.AdamW]:
@@ -133,11 +148,12 @@ def optimisers(model: LanguageModel, config: TrainConfig, bf16: bool) -> tuple[M
 class Run:
     """A training run in a folder: vocabulary, tour, checkpoint and log."""
 
-    def __init__(self, out: Path, config: TrainConfig, tour: Path, bf16: bool) -> None:
+    def __init__(self, out: Path, config: TrainConfig, tour: Path | None, bf16: bool) -> None:
         self.out, self.config, self.bf16 = out, config, bf16
         out.mkdir(parents=True, exist_ok=True)
-        if not (out / "tour.json").exists():
-            shutil.copyfile(tour, out / "tour.json")
+        if tour is not None or not (out / "tour.json").exists():
+            read_tour(tour or DEFAULT_TOUR)
+            (out / "tour.json").write_bytes((tour or DEFAULT_TOUR).read_bytes())
         base = World(read_tour(out / "tour.json"))
         if not (out / "vocabulary.json").exists():
             train_vocabulary(base, config.model.vocabulary, config.seed).save(str(out / "vocabulary.json"))
@@ -158,7 +174,7 @@ class Run:
 
     def _resume(self) -> None:
         saved = torch.load(self.checkpoint, weights_only=True)
-        if TrainConfig.from_dict(saved["config"]) != self.config:
+        if dataclasses.replace(TrainConfig.from_dict(saved["config"]), tokens=self.config.tokens) != self.config:
             raise TrainError(f"The run in {self.out} was begun with another configuration; give it a new folder.")
         self.model.load_state_dict(saved["model"])
         self.muon.load_state_dict(saved["muon"])
@@ -274,8 +290,13 @@ def _mean(numbers: Iterator[float]) -> float:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m runtime.builtin.train", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the folder of the run; an existing run goes on")
-    parser.add_argument("--tour", type=Path, default=DEFAULT_TOUR, help="what the app exported of itself")
-    parser.add_argument("--tokens", type=float, default=TrainConfig().tokens, help="training tokens in all")
+    parser.add_argument("--tour", type=Path, help="what the app exported of itself; in a run that goes on, a new one")
+    parser.add_argument(
+        "--tokens",
+        type=float,
+        default=TrainConfig().tokens,
+        help="training tokens in all; may change from one start to the next",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto")

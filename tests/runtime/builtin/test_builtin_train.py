@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
+from torch.nn import functional
 
 from runtime.builtin.batches import AHEAD, EMPTY, batches
 from runtime.builtin.corpus.registry import World
 from runtime.builtin.corpus.tour import DEFAULT_TOUR
 from runtime.builtin.model import ModelConfig
 from runtime.builtin.schedule import TrainConfig, plan
-from runtime.builtin.train import Run, TrainError, main, train
+from runtime.builtin.train import Run, TrainError, _cross_entropy, _learnt, main, train
 
 SMALL = ModelConfig(vocabulary=1024, hidden=64, ff=96, layers=4, heads=2, head_dim=32, rope_dim=8, state_dim=16)
 CONFIG = TrainConfig(model=SMALL, rows=2, length=256, tokens=16 * 2 * 256, warmup=4, long=1.0)
@@ -115,3 +116,27 @@ def test_an_unreadable_tour_is_one_sentence(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "tour.json").write_text('{"entries": [{"kind": "spell"}]}')
     assert main(["--out", str(tmp_path / "run"), "--tour", str(tmp_path / "tour.json")]) == 1
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_run_goes_on_with_another_length_and_another_tour(folder: Path, tmp_path: Path) -> None:
+    train(run_in(folder), stop_at=3)
+    longer = replace(CONFIG, tokens=2 * CONFIG.tokens)
+    tour = tmp_path / "tour.json"
+    tour.write_text(DEFAULT_TOUR.read_text().replace("Begin a new conversation", "Start from an empty page"))
+    run = Run(folder, longer, tour, bf16=False)
+    assert run.step == 3 and run.config.steps == 2 * CONFIG.steps
+    assert "Start from an empty page" in {e.about for e in run.world.tour.entries}
+    assert Run(folder, longer, None, bf16=False).world.tour == run.world.tour
+
+
+def test_few_lengths_of_learnt_tokens_and_the_same_loss(folder: Path) -> None:
+    run = run_in(folder)
+    weight = torch.zeros(2, 300, dtype=torch.long)
+    weight[0, 5:20], weight[1, 3] = 1, 4
+    hidden = torch.randn(2, 300, SMALL.hidden)
+    target = torch.randint(0, 1024, (2, 300))
+    taken, kept = _learnt(weight)
+    assert len(taken) == 512 and kept.sum() == 16
+    each = functional.cross_entropy(run.model.logits(hidden).transpose(1, 2).float(), target, reduction="none")
+    expected = (each * weight).sum() / weight.sum()
+    torch.testing.assert_close(_cross_entropy(run.model, hidden, target, weight), expected)
