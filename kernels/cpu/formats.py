@@ -28,9 +28,13 @@ _WORDS = vector(i32, LANES)
 class Block:
     """One block of a panel in a function being written; what is loaded once is not loaded again."""
 
-    def __init__(self, f: Function, address: Value, places: Mapping[tuple[int, str], int] | None = None) -> None:
-        """`places`: where units lie; None while that is being found out."""
-        self.f, self.address, self._places = f, address, places
+    def __init__(
+        self, f: Function, address: Value, places: Mapping[tuple[int, str], int] | None = None, ahead: int = 0
+    ) -> None:
+        """`places`: where units lie; None while that is being found out. `ahead`: bytes from what is loaded to what is
+        asked for meanwhile.
+        """
+        self.f, self.address, self._places, self._ahead = f, address, places, ahead
         self._loaded: dict[tuple[int, str], Value] = {}
 
     @property
@@ -43,6 +47,8 @@ class Block:
         key = offset, name
         if key not in self._loaded:
             place = self._places[key] if self._places else 0
+            if self._ahead and name == "unit":
+                self.f.prefetch(self.address + (place + self._ahead))
             self._loaded[key] = self.f.load_in_order(self.address + place, types[name])
         return self._loaded[key]
 

@@ -299,6 +299,12 @@ class Function:
     def store(self, address: Value, value: Value, align: int = 1) -> None:
         self.b.store(value.v, self._pointer(address), align=align)
 
+    def prefetch(self, address: Value) -> None:
+        """Ask for a cache line, into the second cache; the address may lie anywhere."""
+        callee = self.external("llvm.prefetch.p0", ir.VoidType(), (_POINTER, i32, i32, i32))
+        read, locality, data = (ir.Constant(i32, number) for number in (0, 2, 1))
+        self.b.call(callee, [self._pointer(address), read, locality, data])
+
     def scratch(self, nbytes: int) -> Value:
         """The address of memory that lives as long as the call."""
         with self.b.goto_entry_block():

@@ -14,12 +14,14 @@ class Target:
     """What code is made for: LLVM's names of triple, processor and features, and how bytes are multiplied.
 
     `dot` is the instruction for four products of bytes summed in 32 bits; "plain" needs none and runs anywhere.
+    `ahead` is how many bytes before their use weights are asked for; 0 leaves it to the processor to foresee.
     """
 
     triple: str
     cpu: str
     features: str
     dot: Dot
+    ahead: int = 0
 
 
 # What a target has, best first, and the features it must have; narrowing the features gives every one its test.
@@ -29,6 +31,11 @@ _X86: tuple[tuple[Dot, frozenset[str]], ...] = (
     ("avx2", frozenset({"avx2", "fma", "f16c"})),
 )
 
+
+# Measured on one core, Q4_K and Q6_K from memory, GB/s: a Xeon 12.5 → 14.5 and 11.1 → 13.9, of 14.7 that it can read.
+# With 2,304 bytes it does 14.1 and 14.5, with 9,216 14.7 and 14.2, but what lies ahead of a piece of the work another
+# thread may read too. An EPYC lost a third on Q4_K.
+_AHEAD = 4608
 
 NEON = Target("aarch64-unknown-linux-gnu", "generic", "+neon,+dotprod,+fullfp16", "neon")
 
@@ -41,7 +48,9 @@ def host() -> Target:
     triple = llvm.get_default_triple()
     flags = llvm.get_host_cpu_features()
     present = frozenset(name for name, on in flags.items() if on)
-    return Target(triple, llvm.get_host_cpu_name(), flags.flatten(), _best_dot(triple, present))
+    cpu, dot = llvm.get_host_cpu_name(), _best_dot(triple, present)
+    ahead = _AHEAD if triple.startswith("x86_64") and not cpu.startswith("znver") else 0
+    return Target(triple, cpu, flags.flatten(), dot, ahead)
 
 
 def narrowed(dot: Dot) -> Target:

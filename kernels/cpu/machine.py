@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.cpu import isa
+from kernels.cpu.memory import Arena
 from kernels.quants import QUANTS, QuantTensor
 
 if TYPE_CHECKING:
@@ -50,13 +51,6 @@ class Call:
     pieces: int
     words: tuple[Word, ...]
     group: int = 1
-
-
-def aligned(nbytes: int) -> Tensor:
-    """uint8 [nbytes] at the start of a cache line."""
-    memory = torch.empty(nbytes + 64, dtype=torch.uint8)
-    start = -memory.data_ptr() % 64
-    return memory[start : start + nbytes]
 
 
 class _Pool:
@@ -132,6 +126,7 @@ class Machine:
         self.target = target or isa.host()
         self.threads = threads
         self._pool = _Pool(self.target, threads, cache)
+        self._arena = Arena()
         self._program: Program | None = None
         self._calls: list[Call] = []
         self._packed: dict[tuple[int, str, tuple[int, ...]], tuple[Tensor | None, QuantTensor]] = {}
@@ -204,7 +199,7 @@ class Machine:
         rows, columns = weight.shape[-2:]
         stack = weight.data[None] if weight.data.dim() == 2 else weight.data
         size = -(-rows // 16) * panel_bytes(weight.type.name, columns)
-        panels = aligned(len(stack) * size).view(len(stack), size)
+        panels = self._arena.take(len(stack) * size).view(len(stack), size)
         place = layout(weight.type.name)
         moves = torch.tensor(place.moves)
         words = rows, form.nbytes, columns // form.block, place.nbytes, moves, len(moves)

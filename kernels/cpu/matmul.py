@@ -4,10 +4,10 @@ One pass over the weights serves 1 to 5 rows of x (a token, or a draft to verify
 of R rows, x is [K/4, R] of four int8, beside [K/32, R] of `_META` numbers of 32 bits about each group.
 
 Measured on one core of an EPYC with AVX512-VNNI, in processor time: Q4_K from memory 20–22 GB/s, all that the memory
-gives one core, and 71 G weights/s from the cache; tiles of 8 do 150 G products/s. A file of 0.54 GB in Q4_K and Q6_K
-decodes at 37 tokens/s where llama.cpp does 28, one of 2.8 GB at 7.9 against 7.1, both at the memory's limit; prefill
-is 1.4 to 1.9 times as fast. Asking for weights ahead of time (prefetch) lost a third on Q4_K, large pages gained
-nothing.
+gives one core, and 71 G weights/s from the cache; tiles of 8 do 150 G products/s. There, asking for weights ahead of
+time (prefetch) lost a third on Q4_K and large pages gained nothing. On two cores of a Xeon Q4_K and Q6_K came at 17.7
+and 15.7 GB/s; in large pages at 21.2 and 19.4; asked for ahead of time too, at 25.4 and 25.1, of 26.7 that the memory
+gives.
 """
 
 from __future__ import annotations
@@ -104,8 +104,9 @@ def _tile(f: Function, format_: str, tile: int, weights: Value, q: Value, meta: 
     """Sums [16] of each row of the tile over all blocks of a panel."""
     form = FORMATS[format_]
     totals = [f.variable(f.zero(f32())) for _ in range(tile)]
+    ahead = f.target.ahead if tile <= FEW else 0  # larger tiles pass over each panel several times
     for index in f.range(0, blocks):
-        block = Block(f, weights + index * layout(format_).nbytes, layout(format_).places)
+        block = Block(f, weights + index * layout(format_).nbytes, layout(format_).places, ahead)
         x = q + index * (form.block * tile)
         about = meta + index * (form.block // 32 * tile * 4 * _META)
         scaled = [f.zero(f32())] * tile
