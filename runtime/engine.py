@@ -20,6 +20,7 @@ from runtime.speculative import DraftLength, FixedLength, draft, step_times
 
 _REMEMBERED_LENGTHS = 64  # conversations
 PREFILL_CHUNK = 512  # tokens; also the longest wait for a cancel during prefill
+ASIDE_CHUNK = 16  # the same where somebody who matters more may come at any time
 
 
 class ContextError(UserError):
@@ -58,6 +59,8 @@ class Request:
     drafts: int | None = None  # per step; None: as many as pay
     boundaries: tuple[int, ...] = ()  # prompt lengths, ascending, to which a later prompt may want to come back
     shared: int = 0  # tokens of the system prompt, with which other conversations may begin too
+    begun: int = 0  # tokens at the end of the prompt that are the beginning of the reply
+    aside: bool = False  # nothing of it is kept, and it gives way at once
 
 
 @dataclass(frozen=True)
@@ -108,8 +111,10 @@ class Engine:
                 f"The conversation needs {len(request.prompt):,} tokens, and the context holds "
                 f"{self.context_length:,} including the reply: begin a new one, or open the model with more context."
             )
-        with self.pool.lend(conversation, request.prompt) as state:
-            yield from self._prefill(state, request.prompt, request.boundaries, cancelled, request.shared)
+        lent = self.pool.borrow(request.prompt) if request.aside else self.pool.lend(conversation, request.prompt)
+        with lent as state:
+            chunk = ASIDE_CHUNK if request.aside else PREFILL_CHUNK
+            yield from self._prefill(state, request.prompt, request.boundaries, cancelled, request.shared, chunk)
             if state.length == len(request.prompt):
                 yield from self._decode(conversation, state, request, cancelled)
             else:
@@ -136,12 +141,13 @@ class Engine:
         boundaries: tuple[int, ...],
         cancelled: Callable[[], bool],
         shared: int = 0,
+        chunk: int = PREFILL_CHUNK,
     ) -> Iterator[Prefilled]:
         total, cached = len(prompt), state.length
         yield Prefilled(cached, total, cached)
         places = {*boundaries, total} | ({shared} - {0})
         while state.length < total and not cancelled():
-            stop = min(state.length + PREFILL_CHUNK, *(place for place in places if place > state.length))
+            stop = min(state.length + chunk, *(place for place in places if place > state.length))
             _check(self.model.forward(prompt[state.length : stop], state)[-1])
             state.commit()
             self.pool.follow(state)
@@ -202,11 +208,15 @@ class _Reply:
     """A reply as it grows, token by token, and when it ends."""
 
     def __init__(self, request: Request, vocabulary: int, room: int) -> None:
-        self.sampler = Sampler(request.sampling, request.prompt, vocabulary)
+        asked = len(request.prompt) - request.begun
+        self.sampler = Sampler(request.sampling, request.prompt[:asked], vocabulary)
         self.room = room if request.max_tokens is None else min(room, request.max_tokens)  # tokens still to come
         self.ended: FinishReason | None = None
         self._stop_ids = request.stop_ids
         self._watch = _ThoughtWatch(request.thought)
+        for id in request.prompt[asked:]:
+            self.sampler.accept(id)
+            self._watch.pass_by(id)
 
     def take(self, logits: Tensor) -> tuple[int, ...]:
         """The next token for `logits` [V], or the forced end of a thought; sets `ended`."""
@@ -233,6 +243,13 @@ class _ThoughtWatch:
         self._thought = thought
         self._ids: list[int] = []
         self.forced = False
+
+    def pass_by(self, token: int) -> None:
+        """A token of the reply that is there already."""
+        if self._thought is not None and token == self._thought.close_id:
+            self._thought = None
+        elif self._thought is not None:
+            self._ids.append(token)
 
     def follow(self, token: int) -> tuple[int, ...]:
         """What comes next in place of the sampled token: itself, or the forced end of the thought."""

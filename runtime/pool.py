@@ -15,6 +15,8 @@ from runtime.thinning import FLOORS, thinned
 
 _SHARED_PREFIX = "system prompt "
 _SHARED_KEPT = 4  # system prompts
+_UNFINISHED = "unfinished reply of "
+_UNFINISHED_KEPT = 4
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,24 @@ class StatePool:
         finally:
             self._lent = None
 
+    @contextmanager
+    def borrow(self, prompt: Sequence[int]) -> Iterator[SequenceState]:
+        """A state of nobody's that begins with as much of `prompt` as one in memory does; it is not kept."""
+        reached, best = 0, None
+        for state in self._states.values():
+            if (agreed := _agreement(state, prompt)) > reached:
+                reached, best = agreed, state
+        yield best.fork(reached) if best else self.new_state()
+
+    def set_aside(self, conversation: str) -> None:
+        """The conversation's state as it is now can be come back to, whatever becomes of it, for a few of them."""
+        self._states.pop(_UNFINISHED + conversation, None)
+        if state := self._states.pop(conversation, None):
+            self._states[_UNFINISHED + conversation] = state.fork(state.length)
+            self._states[conversation] = state
+        for name in [name for name in self._states if name.startswith(_UNFINISHED)][:-_UNFINISHED_KEPT]:
+            del self._states[name]
+
     def checkpoint(self, state: SequenceState) -> None:
         """Make the lent state's present place one to come back to, if memory allows."""
         state.checkpoint()
@@ -103,6 +123,7 @@ class StatePool:
     def drop(self, conversation: str) -> None:
         """Forget a conversation, on disk too."""
         self._states.pop(conversation, None)
+        self._states.pop(_UNFINISHED + conversation, None)
         self._unsaved.pop(conversation, None)
         if self.snapshots:
             self.snapshots.drop(conversation)
@@ -123,6 +144,8 @@ class StatePool:
         stored = {found.manifest.conversation: found for found in (self.snapshots.all() if self.snapshots else ())}
         held = []
         for name, state in reversed(self._states.items()):
+            if name.startswith(_UNFINISHED):
+                continue
             found = stored.pop(name, None)
             size, disk = memory([state]), found.nbytes if found else 0
             held.append(Holding(name, state.length, len(state.checkpoints) - 1, size, disk))

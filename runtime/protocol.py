@@ -137,11 +137,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Answer the last user message. The whole conversation is sent; the engine finds what it already has.
+    """Answer the last user message, or go on with the reply that is the last message and ended before its end.
+
+    The whole conversation is sent; the engine finds what it already has. Of a reply that goes on, the Deltas bring
+    what is new.
 
     `thinking` None: the model's default. `thinking_budget`: tokens after which the thought is closed.
     `preserve_thinking` None: the template's default. `drafts`: tokens drafted at each step, 0 to 4; None: as many as
-    pay.
+    pay. `aside`: a question of the program itself, of which nothing is kept.
     """
 
     request_id: str
@@ -152,6 +155,7 @@ class Generate:
     thinking_budget: int | None = None
     preserve_thinking: bool | None = None
     drafts: int | None = None
+    aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from runtime.chat_template import ChatTemplate
+from runtime.chat_template import ChatTemplate, Prompt
 from runtime.engine import Done, Engine, NewToken, Prefilled, Request, Thought
 from runtime.errors import UserError
 from runtime.presets import resolve
-from runtime.protocol import Channel, Delta, Event, Finished, Generate, Message, PromptProgress, Settled, Stats
+from runtime.protocol import (
+    Channel,
+    Delta,
+    Event,
+    Finished,
+    FinishReason,
+    Generate,
+    Message,
+    PromptProgress,
+    Settled,
+    Stats,
+)
 from runtime.sampling import SamplingParams
 from runtime.tokenizer import StreamDecoder, Tokenizer
 
 _HEADER = "<|im_start|>"  # begins each message
+_UNFINISHED_REMEMBERED = 64  # conversations
 _FLUSH_SECONDS = 0.03  # between deltas: faster than any screen, slower than a small model's tokens
 
 
@@ -37,6 +49,7 @@ class ChatModel:
         self._presets = presets
         self._thinking_default = thinking_default
         self._unsettled: tuple[Generate, Message] | None = None
+        self._unfinished: dict[str, _Unfinished] = {}  # by conversation, the last one last
 
     def generate(
         self,
@@ -50,24 +63,43 @@ class ChatModel:
         `cancelled` and, while a thought is open, `answer_now` are asked at every step.
         """
         started = clock()
-        self._unsettled = None
-        thinking = self._thinks(command)
-        prompt = self._template.render(command.messages, thinking=thinking, preserve_thinking=command.preserve_thinking)
+        if not command.aside:
+            self._unsettled = None
+        asked, begun = command.messages, None
+        if asked and asked[-1].role == "assistant":
+            asked, begun = asked[:-1], asked[-1]
+        thinking = self._thinks(command) if begun is None else self._thought_before(command.conversation_id, begun)
+        prompt = self._template.render(asked, thinking=thinking, preserve_thinking=command.preserve_thinking)
+        said = self._said(command.conversation_id, prompt, begun) if begun is not None else ()
+        ids = prompt.ids + said
         preset = self._presets["thinking" if thinking else "non-thinking"]
         request = Request(
-            prompt=prompt.ids,
+            prompt=ids,
             sampling=resolve(command.sampling, preset),
             stop_ids=self._tokenizer.stop_ids,
             max_tokens=command.sampling.max_tokens,
             thought=self._thought(command.thinking_budget, answer_now) if prompt.opens_thought else None,
             drafts=command.drafts,
-            boundaries=self._boundaries(prompt.ids),
-            shared=self._system_tokens(command.messages, prompt.ids),
+            boundaries=() if command.aside else self._boundaries(ids),
+            shared=0 if command.aside else self._system_tokens(asked, ids),
+            begun=len(said),
+            aside=command.aside,
         )
         reply = _Reply(command.request_id, self._tokenizer, request, started, clock, self.engine.context_length)
+        if begun is not None:
+            reply.resume(said, begun)
         for step in self.engine.generate(command.conversation_id, request, cancelled):
             yield from reply.follow(step)
-        self._unsettled = command, reply.message()
+        if command.aside:
+            return
+        message = reply.message()
+        self._unsettled = replace(command, messages=asked), message
+        self._unfinished.pop(command.conversation_id, None)
+        if reply.reason in ("cancelled", "length") and reply.ids:
+            self._unfinished[command.conversation_id] = _Unfinished(message, prompt, tuple(reply.ids), thinking)
+            while len(self._unfinished) > _UNFINISHED_REMEMBERED:
+                del self._unfinished[next(iter(self._unfinished))]
+            self.engine.pool.set_aside(command.conversation_id)
 
     def settle(self, cancelled: Callable[[], bool]) -> Settled | None:
         """Read the last turn as the next prompt will show it, while the user reads the reply.
@@ -96,8 +128,10 @@ class ChatModel:
         if self._unsettled and conversation_id in (None, self._unsettled[0].conversation_id):
             self._unsettled = None
         if conversation_id is None:
+            self._unfinished.clear()
             self.engine.pool.drop_all()
         else:
+            self._unfinished.pop(conversation_id, None)
             self.engine.pool.drop(conversation_id)
 
     def warm_up(self) -> None:
@@ -113,6 +147,27 @@ class ChatModel:
     def save(self, cancelled: Callable[[], bool]) -> None:
         """Bring the states that have changed to disk, while nobody waits; it can be asked again."""
         self.engine.pool.save(cancelled)
+
+    def _thought_before(self, conversation: str, begun: Message) -> bool:
+        """Whether a reply that goes on began with a thought, or with the place for one."""
+        known = self._unfinished.get(conversation)
+        return known.thinking if known is not None and known.reply == begun else bool(begun.thought)
+
+    def _said(self, conversation: str, prompt: Prompt, begun: Message) -> tuple[int, ...]:
+        """The ids of a reply that goes on: those it was made of, and of one that is not remembered those of its text.
+
+        Without an answer, its thought is taken for unfinished.
+        """
+        known = self._unfinished.get(conversation)
+        if known is not None and (known.reply, known.prompt.ids) == (begun, prompt.ids):
+            return known.ids
+        close_id = self._tokenizer.special_id("</think>")
+        if not prompt.opens_thought or close_id is None:
+            return tuple(self._tokenizer.encode(begun.content))
+        if not begun.content:
+            return tuple(self._tokenizer.encode(begun.thought))
+        before, after = self._tokenizer.encode(f"{begun.thought}\n"), self._tokenizer.encode(f"\n\n{begun.content}")
+        return (*before, close_id, *after)
 
     def _thinks(self, command: Generate) -> bool:
         return self._thinking_default if command.thinking is None else command.thinking
@@ -134,6 +189,16 @@ class ChatModel:
             return None
         newline, gap = self._tokenizer.encode("\n"), self._tokenizer.encode("\n\n")
         return Thought(close_id, (*newline, close_id, *gap), budget, answer_now)
+
+
+@dataclass(frozen=True)
+class _Unfinished:
+    """A reply that was stopped or reached a limit, token by token: its text could be cut into others."""
+
+    reply: Message
+    prompt: Prompt
+    ids: tuple[int, ...]
+    thinking: bool
 
 
 @dataclass
@@ -158,11 +223,27 @@ class _Reply:
     text: _ChannelText = field(init=False)
     texts: dict[Channel, str] = field(default_factory=lambda: {"thinking": "", "answer": ""})
     unsent: int = 0  # tokens since the last Delta
+    ids: list[int] = field(default_factory=list)
+    reason: FinishReason | None = None
+    thought_before: bool = False  # the thought had ended when the reply went on
     flushed: float = 0.0
 
     def __post_init__(self) -> None:
         self.channel = "thinking" if self.request.thought else "answer"
         self.text = _ChannelText(self.tokenizer)
+
+    def resume(self, ids: Sequence[int], said: Message) -> None:
+        """The reply goes on behind these ids, whose text is known."""
+        close_id = self.request.thought.close_id if self.request.thought else None
+        for id in ids:
+            if self.channel == "thinking" and id == close_id:
+                self.channel, self.text = "answer", _ChannelText(self.tokenizer)
+            else:
+                self.text.push(id, False)
+        self.text.take()
+        self.thought_before = self.channel == "answer"
+        self.texts = {"thinking": said.thought, "answer": said.content}
+        self.ids = list(ids)
 
     def follow(self, step: Prefilled | NewToken | Done) -> Iterator[Event]:
         match step:
@@ -188,6 +269,7 @@ class _Reply:
             self.first_token = now
         if id in self.request.stop_ids:
             return
+        self.ids.append(id)
         self.generated += 1
         self.unsent += 1
         thought = self.request.thought
@@ -210,9 +292,11 @@ class _Reply:
             self.unsent = 0
 
     def _finished(self, done: Done) -> Finished:
+        self.reason = done.reason
         first, last = self.first_token, self.last_token
         steps = self.generated - 1
         thought_end = self.thought_ended or last
+        thinks = self.request.thought is not None and not self.thought_before
         stats = Stats(
             prompt_tokens=len(self.request.prompt),
             cached_tokens=self.prompt.cached,
@@ -224,7 +308,7 @@ class _Reply:
             prefill_ms=1000 * (self.prefill_ended - self.prefill_began),
             decode_tok_per_s=steps / (last - first) if first is not None and steps > 0 and last > first else None,
             thinking_tokens=self.thinking_tokens,
-            thinking_ms=1000 * (thought_end - first) if first is not None and self.request.thought else None,
+            thinking_ms=1000 * (thought_end - first) if first is not None and thinks else None,
             context_used=self.prompt.done + self.generated,
             context_length=self.context_length,
         )
