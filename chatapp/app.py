@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 
 from chatapp import keys
@@ -25,6 +27,7 @@ from chatapp.chat_screen import ChatScreen
 from chatapp.options import ChatOptions
 from chatapp.settings import Settings, Value
 from chatapp.store import Store
+from chatapp.terminal import Terminal
 from themes import DEFAULT, load_themes
 
 _PATIENCE = 6.0
@@ -67,6 +70,10 @@ class QwenChat(App[None]):
         self.keymap: dict[str, str] = {}
         """The keys that the settings have changed."""
         self.chat = ChatScreen(backend, store, options, clock, keep)
+
+    def get_driver_class(self) -> type[Driver]:
+        usual = super().get_driver_class()
+        return Terminal if usual is LinuxDriver else usual
 
     def get_default_screen(self) -> Screen[Any]:
         return self.chat

@@ -5,42 +5,42 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.content import Content
-from textual.widgets import Static
 
 from chatapp import commands
 from chatapp.backend import Backend
 from chatapp.blocks import ReplyBlock, UserBlock
+from chatapp.chip_row import ChipRow
 from chatapp.commands import CommandError
-from chatapp.composer import Composer
+from chatapp.completion import Completions
+from chatapp.composer import HISTORY, Composer
 from chatapp.options import ChatOptions
 from chatapp.parts.comfort import ComfortPart
 from chatapp.parts.conversations import ConversationsPart
 from chatapp.parts.models import ModelsPart
 from chatapp.parts.reading import ReadingPart
 from chatapp.parts.talk import TalkPart
+from chatapp.parts.writing import WritingPart
 from chatapp.sanitize import clean
 from chatapp.settings import Value
 from chatapp.stage import JumpToEnd, Stage
 from chatapp.status import StatusLine
-from chatapp.store import Store
+from chatapp.store import Store, StoreError
 from chatapp.transcript import Transcript
 from chatapp.turns import Turns
 from chatapp.waiting import Waiting
 
 QUIT_SECONDS = 3.0
 """How long a second Ctrl+C still quits."""
-HINTS = 6
-"""Commands shown while one is typed."""
 
 
-class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPart):
+class ChatScreen(ConversationsPart, TalkPart, WritingPart, ReadingPart, ModelsPart, ComfortPart):
     """Implements `commands.Chat` and `view.View`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -73,6 +73,7 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
         Binding(
             "ctrl+g", "command('answer')", "End the thought and answer now", id="chat.answer", priority=True, show=False
         ),
+        Binding("ctrl+o", "command('editor')", "Write in your editor", id="chat.editor", priority=True, show=False),
         Binding("pageup", "page(-1)", "Scroll back", id="chat.page_up", priority=True, show=False),
         Binding("pagedown", "page(1)", "Scroll on", id="chat.page_down", priority=True, show=False),
         Binding("ctrl+home", "top", "Go to the beginning", id="chat.top", priority=True, show=False),
@@ -101,8 +102,9 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
             yield JumpToEnd(id="jump")
         with Container(id="desk"):
             yield Waiting(id="waiting")
-            yield Static("", id="hints", markup=False)
-            yield Composer(id="composer")
+            yield ChipRow(id="chips")
+            yield (completions := Completions(id="completions"))
+            yield Composer(completions, id="composer")
         yield StatusLine(id="status")
 
     def on_mount(self) -> None:
@@ -125,18 +127,33 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
         else:
             self._run(call)
 
-    @on(Composer.Changed)
-    def _typed(self, event: Composer.Changed) -> None:
-        found = commands.matches(event.text_area.text)
-        hints = self.query_one("#hints", Static)
-        hints.display = bool(found)
-        lines = [Content.assemble((f"{known.usage:<21}", "bold"), known.help) for known in found[:HINTS]]
-        hints.update(Content("\n").join(lines))
+    @on(Composer.Refused)
+    def _refused(self, event: Composer.Refused) -> None:
+        self.say(event.text, "warning")
 
-    @on(Composer.Completing)
-    def _complete(self, event: Composer.Completing) -> None:
-        if found := commands.matches(event.text):
-            self.composer.put(f"/{found[0].name}{' ' * bool(found[0].takes)}")
+    @on(Composer.Changed)
+    def _typed(self) -> None:
+        self.composer.offer()
+        self.query_one(ChipRow).show(self.composer.found, self.turns.status.context_length)
+
+    @on(Completions.Chosen)
+    def _complete(self, event: Completions.Chosen) -> None:
+        self.composer.accept(event.number)
+        self.composer.focus()
+
+    @on(ChipRow.Pressed)
+    def _unfold(self, event: ChipRow.Pressed) -> None:
+        if event.chip.paste:
+            self.composer.unfold(event.chip)
+        self.composer.focus()
+
+    @on(Composer.Editing)
+    def _edit(self) -> None:
+        self._run_named("editor")
+
+    @on(Composer.Left)
+    def _leave_composer(self) -> None:
+        self.focus_next()
 
     @on(Composer.Nothing)
     def _let_go(self) -> None:
@@ -242,6 +259,8 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
             self.report(error)
             await self._open(None)
         self.opened.set()
+        with suppress(StoreError):
+            self.composer.remember_earlier(await self._session.asked(HISTORY))
         if self._options.system_override is not None:
             self._session.system = self._options.system_override
         for notice in (self._store_notice, *self._options.notices):
