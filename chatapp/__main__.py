@@ -32,9 +32,9 @@ from chatapp.store import Store, StoreError, source_of
 WORKER_VARIABLE = "QWENCHAT_WORKER"
 
 
-def bench(words: Sequence[str]) -> int:
-    """The benchmarks of the runtime, which a process of their own measures."""
-    command = [sys.executable, "-P", "-m", "runtime.bench", *words]
+def run_module(module: str, words: Sequence[str]) -> int:
+    """A part of the runtime that speaks to the terminal itself, in a process of its own."""
+    command = [sys.executable, "-P", "-m", module, *words]
     # The terminal sends Ctrl+C to the child as well, which ends as it likes.
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
@@ -45,7 +45,10 @@ def bench(words: Sequence[str]) -> int:
 
 
 # First words that are not a prompt but a program of their own, given the words after it.
-SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {"bench": bench}
+SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "bench": partial(run_module, "runtime.bench"),
+    "models": partial(run_module, "runtime.hub"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

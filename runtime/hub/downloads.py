@@ -58,6 +58,10 @@ class Job(threading.Thread):
         self._paused = True
         self._ending.set()
 
+    def leave(self) -> None:
+        """End, to go on at the next start."""
+        self._ending.set()
+
     def discard(self) -> None:
         self._discarded = True
         self._ending.set()

@@ -1,0 +1,107 @@
+"""What memory a model takes with its context full, beside what `runtime.fit` says of it before the load.
+
+The child loads the model as the chat does, brings its state to the length of the context by a first and a last piece of
+prefill with blocks of keys and values between them, writes a token after it, and ends. What it needs is the peak of its
+anonymous memory: pages of the mapped file are read again when memory is short.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from runtime import fit
+from runtime.bench_worker import WorkerError
+from runtime.protocol import Load
+
+_POLL = 0.002  # seconds
+_TOKEN = 9  # any
+
+
+@dataclass(frozen=True)
+class Report:
+    """Bytes."""
+
+    model: str
+    context: int
+    kv_type: str
+    expected: int
+    measured: int
+
+    @property
+    def difference(self) -> float:
+        return self.expected / self.measured - 1
+
+    @property
+    def good(self) -> bool:
+        return abs(self.difference) <= 0.05
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self) | {"difference": self.difference}
+
+    def as_text(self) -> str:
+        return (
+            f"{Path(self.model).name}, context {self.context:,}, keys and values {self.kv_type}: "
+            f"{self.measured / 1e9:.3f} GB at its peak, {self.expected / 1e9:.3f} GB expected ({self.difference:+.1%})"
+        )
+
+
+def measure(load: Load) -> Report:
+    """Raises WorkerError. Linux only, which tells what memory is not the file's."""
+    config, weights = fit.read(Path(load.path))
+    context = load.context_length or min(config.trained_context, fit.DEFAULT_CONTEXT)
+    expected = fit.memory(config, weights, context, load.kv_type).total
+    command = [sys.executable, "-m", "runtime.bench_memory", load.path, str(context), load.kv_type]
+    peak = 0
+    with subprocess.Popen([*command, str(load.threads or 0)], stderr=subprocess.PIPE, text=True) as child:
+        status = Path(f"/proc/{child.pid}/status")
+        while child.poll() is None:
+            try:
+                peak = max(peak, *(int(line.split()[1]) << 10 for line in status.open() if line.startswith("RssAnon")))
+            except (OSError, TypeError):
+                continue
+            time.sleep(_POLL)
+        assert child.stderr
+        if child.returncode:
+            raise WorkerError(child.stderr.read().strip().splitlines()[-1])
+    return Report(load.path, context, load.kv_type, expected, peak)
+
+
+def fill(load: Load) -> None:
+    """Load, and take all the memory that a conversation of the whole context takes."""
+    import torch
+
+    from runtime.engine import PREFILL_CHUNK
+    from runtime.loading import open_chat_model
+
+    chat, _, _ = open_chat_model(load, lambda done, total: None)
+    model, context = chat.engine.model, chat.engine.context_length
+    state = chat.engine.pool.new_state()
+    chunk = min(PREFILL_CHUNK, context // 4)
+    with torch.inference_mode():
+        model.forward([_TOKEN] * chunk, state)
+        state.commit()
+        state.checkpoint()
+        end = context - 2 * chunk
+        if end > state.length:
+            for cache in [state.kv, *([state.mtp_kv] if state.mtp_kv else [])]:
+                cache.reserve(state.length, end - state.length)
+                for block in cache.blocks:
+                    for tensor in block.tensors.values():
+                        tensor.fill_(0)
+                cache.hold(end)
+            state.ids += [_TOKEN] * (end - state.length)
+        hidden = model.forward([_TOKEN] * chunk, state)
+        state.commit()
+        state.checkpoint()
+        model.logits(hidden[-1:])
+        model.forward([_TOKEN], state)
+        state.commit()
+
+
+if __name__ == "__main__":
+    path, tokens, kind, count = sys.argv[1:]
+    fill(Load(path, int(tokens), kv_type=kind, threads=int(count) or None))  # type: ignore[arg-type]

@@ -1,0 +1,138 @@
+"""Whether a model fits on this machine, where, and how fast it will be, before it is loaded or even downloaded.
+
+What a load takes, in bytes:
+
+    base      the interpreter, torch, the vocabulary and the template
+    weights   the tensors as they are packed, which is the file without its header
+    kv        2 · attention layers · KV heads · head dim · 4 per token (in 8 bits: 1, and a scale of 4 for each head)
+    mtp       the same of the MTP block's one layer
+    state     value heads · 128 · 128 · 4 of each DeltaNet layer, and its convolution's window
+    work      the rows of the longest piece of prefill, which each DeltaNet layer holds until the piece is committed
+
+A token is decoded in the time in which the weights that it needs, its keys and values and its states come from memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.hub import names, peek
+from runtime.hub.protocol import Fit, Machine, Place
+from runtime.models.config import ModelConfig
+
+DEFAULT_CONTEXT = 32_768  # tokens
+BLOCK = 256  # tokens of keys and values that are allocated at once
+PREFILL = 512  # tokens of a piece of prefill
+VOCABULARY = 248_320
+_HEADER = 11_000_000  # bytes of vocabulary and merges in a file of this family
+_BASE = 300_000_000
+_COPIES = 4  # of the recurrent state: the live one, the next one, and two places to come back to
+_SHARE = 0.9  # of the memory that models may take
+_EFFICIENCY = 0.85  # of the bandwidth, at decoding
+_TIED = 2560  # hidden dimensions up to which the family's head is its embeddings
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes."""
+
+    base: int
+    weights: int
+    kv: int
+    mtp: int
+    state: int
+    work: int
+
+    @property
+    def total(self) -> int:
+        return self.base + self.weights + self.kv + self.mtp + self.state + self.work
+
+
+def read(path: Path) -> tuple[ModelConfig, int]:
+    """The shape of a model on disk, and the bytes of its file. Raises OSError, NotGGUFError, ModelError."""
+    name = names.parse(path.name)
+    parts = [path]
+    if name.count > 1:
+        numbers = range(1, name.count + 1)
+        parts = [path.with_name(f"{name.stem}-{number:05}-of-{name.count:05}.gguf") for number in numbers]
+    return ModelConfig.from_metadata(peek.read(path)), sum(part.stat().st_size for part in parts)
+
+
+def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "auto") -> Need:
+    """What the model takes with a conversation of `context` tokens."""
+    per_head = config.head_dim + 4 if kv_type == "q8" else 4 * config.head_dim
+    per_layer = 2 * config.kv_heads * per_head * (-(-context // BLOCK) * BLOCK)
+    delta = config.delta
+    deltas = config.layers - config.attention_layers
+    window = 4 * (delta.conv_kernel - 1) * delta.conv_channels
+    state = deltas * (4 * delta.value_heads * delta.head_dim**2 + window)
+    rows = min(PREFILL, context)
+    return Need(
+        base=_BASE,
+        weights=max(file_bytes - _HEADER, 0),
+        kv=config.attention_layers * per_layer,
+        mtp=config.mtp_layers * per_layer,
+        state=_COPIES * state,
+        work=4 * rows * deltas * delta.conv_channels,
+    )
+
+
+def decode_bytes(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "auto") -> float:
+    """Bytes that come from memory for one token, at half the context."""
+    need = memory(config, file_bytes, context, kv_type)
+    used, total = _parameters(config)
+    return need.weights * used / total + need.kv / 2 + 2 * need.state / _COPIES
+
+
+def _parameters(config: ModelConfig) -> tuple[float, float]:
+    """How many a token uses, and how many there are."""
+    h, delta = config.hidden, config.delta
+    attention = h * config.head_dim * (3 * config.heads + 2 * config.kv_heads)
+    recurrent = h * (delta.conv_channels + 2 * delta.value_dim + 2 * delta.value_heads)
+    if config.moe:
+        expert, shared = 3 * h * config.moe.ff, 3 * h * config.moe.shared_ff
+        ff, ff_used = config.moe.experts * expert + shared, config.moe.used * expert + shared
+    else:
+        ff = ff_used = 3 * h * config.ff
+    attentions = config.attention_layers
+    mixers = attentions * attention + (config.layers - attentions) * recurrent
+    head = VOCABULARY * h
+    embeddings = 0 if h <= _TIED else head  # one row of it is read
+    mtp = config.mtp_layers * (attention + ff + 2 * h * h)
+    return mixers + config.layers * ff_used + head, mixers + config.layers * ff + head + embeddings + mtp
+
+
+def verdict(
+    config: ModelConfig, file_bytes: int, machine: Machine, context: int | None = None, kv_type: str = "auto"
+) -> Fit:
+    """For a model of this shape, and a file of this size, here or not."""
+    context = min(context or DEFAULT_CONTEXT, config.trained_context)
+    need = memory(config, file_bytes, context, kv_type).total
+    gpu = max((gpu.memory for gpu in machine.gpus if gpu.used), default=0)
+    room = round(_SHARE * machine.memory)
+    place = _place(need, room, round(_SHARE * gpu))
+    tokens = None
+    if place == "cpu" and machine.bandwidth:
+        tokens = _EFFICIENCY * machine.bandwidth / decode_bytes(config, file_bytes, context, kv_type)
+    speed = f", about {tokens:.0f} tokens/s" if tokens and tokens >= 1.5 else ""
+    if tokens and tokens < 1.5:
+        speed = f", about {tokens:.1f} tokens/s"
+    amount = f"{need / 1e9:.1f} GB with {context:,} tokens of context"
+    sentence = {
+        "gpu": f"fits on the GPU: {amount}",
+        "split": f"fits partly on the GPU, the rest in memory: {amount}",
+        "cpu": f"fits: {amount}{speed}",
+        "no": f"does not fit: {amount}, of {machine.memory / 1e9:.1f} GB",
+    }[place]
+    if place == "cpu" and need > machine.available:
+        sentence += f"; {machine.available / 1e9:.1f} GB are free now, so close something first"
+    return Fit(place, need, gpu if place == "gpu" else room, tokens, sentence)
+
+
+def _place(need: int, room: int, gpu: int) -> Place:
+    if gpu and need <= gpu:
+        return "gpu"
+    if need <= room:
+        return "split" if gpu else "cpu"
+    return "split" if gpu and need <= room + gpu else "no"
