@@ -61,6 +61,23 @@ def _delta_recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, s
     return torch.stack(outputs), torch.stack(states)
 
 
+def _delta_resume(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor,
+    past: tuple[Tensor, Tensor, Tensor, Tensor], count: Tensor, each: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The rule for rows that follow the first `count` (int64 [1]) of `past` rows (k, v, g, beta) after `state`.
+
+    Shapes as `delta_recurrent` → o of the new rows, and the state [Hv, Dv, Dk] after those of the past that count
+    (`each`: which of the new rows will count is not known yet) or after the new ones too.
+    """
+    past_k, past_v, past_g, past_beta = (part[: int(count)] for part in past)
+    for t in range(int(count)):
+        row = slice(t, t + 1)
+        state = _delta_recurrent(past_k[row], past_k[row], past_v[row], past_g[row], past_beta[row], state)[1][0]
+    o, states = _delta_recurrent(q, k, v, g, beta, state)
+    return o, state.clone() if each else states[-1]
+
+
 def _delta_chunk(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, chunk: int = 64
 ) -> tuple[Tensor, Tensor]:
@@ -111,6 +128,26 @@ def _rule_cases() -> Iterator[Case]:
     yield Case("no-decay", (*qkv, *none, randn(2, 16, 16)))
 
 
+def _resume_cases() -> Iterator[Case]:
+    randn = random_tensors(23)
+
+    def rows(tokens: int, k_heads: int, v_heads: int, dim: int) -> tuple[Tensor, ...]:
+        gates = -torch.nn.functional.softplus(randn(tokens, v_heads)), torch.sigmoid(randn(tokens, v_heads))
+        return randn(tokens, k_heads, dim), randn(tokens, k_heads, dim), randn(tokens, v_heads, dim), *gates
+
+    for tokens, count, k_heads, v_heads, dim in (
+        (1, 0, 2, 4, 16),
+        (3, 0, 1, 1, 40),
+        (1, 4, 2, 6, 32),
+        (5, 5, 1, 2, 64),
+    ):
+        for each in (False, True):
+            new, past = rows(tokens, k_heads, v_heads, dim), rows(5, k_heads, v_heads, dim)[1:]
+            args = *new, randn(v_heads, dim, dim), past, torch.tensor([count]), each
+            name = f"{tokens}after{count}x{k_heads}k{v_heads}v{dim}{'each' * each}"
+            yield Case(name, args)
+
+
 def _gate_cases() -> Iterator[Case]:
     randn = random_tensors(7)
     for tokens, heads in ((1, 4), (9, 6)):
@@ -121,4 +158,5 @@ def _gate_cases() -> Iterator[Case]:
 
 delta_gates = Op(_delta_gates, _gate_cases, tolerance=1e-5, cpu=native.delta_gates)
 delta_recurrent = Op(_delta_recurrent, _rule_cases, tolerance=1e-4, cpu=native.delta_recurrent)
+delta_resume = Op(_delta_resume, _resume_cases, tolerance=1e-4, cpu=native.delta_resume)
 delta_chunk = Op(_delta_chunk, _rule_cases, tolerance=1e-4, cpu=native.delta_chunk)

@@ -96,18 +96,21 @@ def choose(ids: Tensor, probabilities: Tensor, seed: int, place: int) -> int:
 
 
 def _sample(
-    logits: Tensor, rules: Tensor, noise: Tensor, seen: Tensor, reply: Tensor, drafted: Tensor, out: Tensor
-) -> None:
+    logits: Tensor, rules: Tensor, noise: Tensor, seen: Tensor, reply: Tensor, drafted: Tensor, out: Tensor,
+    draft: bool = False,
+) -> None:  # fmt: skip
     """Writes the token for `logits` [V] into `out` int64 [1], or NOT_FINITE if any of them is not finite.
 
     rules: `Rules.packed`; noise int64 [2]: the seed, and the reply's length, after which come the `drafted` tokens,
     int64 [n]; seen, reply: bool [V].
 
+    `draft`: it is only a guess, token 0 in place of NOT_FINITE, and need not follow the rules in every case.
+
     The native version writes UNDECIDED where it would need more candidates than it keeps: without `Rules.few`, or if
     more than that tie.
     """
     if not bool(torch.isfinite(logits).all()):
-        out[0] = NOT_FINITE
+        out[0] = 0 if draft else NOT_FINITE
         return
     seed, length = noise.tolist()
     found = candidates(logits, Rules.unpacked(rules), seen, reply, drafted.tolist())

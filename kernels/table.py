@@ -6,8 +6,8 @@ from typing import Any
 
 from kernels.attention import attention, rope, store_rows
 from kernels.attention_q8 import attention_q8
-from kernels.conv1d import causal_conv1d
-from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent
+from kernels.conv1d import causal_conv1d, conv_resume
+from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent, delta_resume
 from kernels.moe import add_shared_expert, experts, route, swiglu
 from kernels.norm import add_rms_norm, concat_rms_norm, gated_rms_norm, rms_norm
 from kernels.op import Op
@@ -25,8 +25,10 @@ OPS: tuple[Op[Any, Any], ...] = (
     quant_matmul,
     projections,
     causal_conv1d,
+    conv_resume,
     delta_gates,
     delta_recurrent,
+    delta_resume,
     delta_chunk,
     gated_rms_norm,
     rope,

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -41,6 +41,11 @@ class KVBlock:
     @cached_property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    @cached_property
+    def addresses(self) -> tuple[int, int]:
+        """Of its keys and of its values."""
+        return self.tensors["keys"].data_ptr(), self.tensors["values"].data_ptr()
 
     def rows(self, count: int) -> dict[str, Tensor]:
         """Its first rows, views."""
@@ -90,11 +95,20 @@ class KVCache:
         """All blocks' keys, and all blocks' values."""
         return [[block.tensors[name] for block in self.blocks] for name in ("keys", "values")]
 
+    @property
+    def addresses(self) -> list[list[int]]:
+        """Of all blocks' keys, and of all blocks' values."""
+        pairs = [block.addresses for block in self.blocks]
+        return [[pair[i] for pair in pairs] for i in range(2)]
+
     def hold(self, length: int) -> None:
         """The first `length` rows are now part of the sequence, and what lies beyond is not."""
         del self.blocks[-(-length // BLOCK) :]
-        for index, block in enumerate(self.blocks):
-            block.used = max(block.used, min(length - index * BLOCK, BLOCK))
+        for index in reversed(range(len(self.blocks))):
+            block, used = self.blocks[index], min(length - index * BLOCK, BLOCK)
+            if block.used >= used:
+                break  # and so all before it
+            block.used = used
 
     def fork(self, length: int) -> KVCache:
         """Another sequence's cache that begins with the first `length` rows of this one."""
@@ -171,13 +185,25 @@ class StagedState:
         return RecurrentState(window, self.states[rows - 1 - self.rows])
 
 
+class StagedLayers(Protocol):
+    def after(self, rows: int) -> Sequence[RecurrentState]:
+        """Each DeltaNet layer's memory once the first `rows` rows are kept; asked once."""
+
+
+class StagedStates(list[StagedState]):
+    """Layer by layer."""
+
+    def after(self, rows: int) -> list[RecurrentState]:
+        return [layer.after(rows) for layer in self]
+
+
 @dataclass(frozen=True)
 class Staged:
     """The rows of one forward, not yet part of the sequence. `each`: any number of them can be kept."""
 
     ids: tuple[int, ...]
     hidden: Tensor  # [T, H] after output_norm
-    recurrent: list[StagedState]
+    recurrent: StagedLayers
     each: bool
 
 
@@ -200,7 +226,7 @@ class SequenceState:
 
     kv: KVCache  # of the attention layers
     mtp_kv: KVCache | None  # of the MTP block: one row less, since row t needs token t + 1
-    recurrent: list[RecurrentState]  # per DeltaNet layer
+    recurrent: Sequence[RecurrentState]  # per DeltaNet layer
     ids: list[int] = field(default_factory=list)
     last_hidden: Tensor | None = None  # [H], after output_norm, of the last token
     checkpoints: list[Checkpoint] = field(default_factory=list)  # in order of length
@@ -240,7 +266,7 @@ class SequenceState:
             raise ValueError(f"cannot keep {accepted} of {rows} rows")
         self._staged = None
         if accepted:
-            self.recurrent = [layer.after(accepted) for layer in staged.recurrent]
+            self.recurrent = staged.recurrent.after(accepted)
             self.last_hidden = staged.hidden[accepted - 1].clone()
             self.ids.extend(staged.ids[:accepted])
             self._hold()

@@ -6,9 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from runtime.cache import SequenceState
 from runtime.errors import UserError
 from runtime.loops import ends_in_loop
@@ -16,7 +13,7 @@ from runtime.models.qwen35 import Qwen35
 from runtime.pool import StatePool
 from runtime.protocol import FinishReason
 from runtime.sampling import Sampler, SamplingParams
-from runtime.speculative import DraftLength, FixedLength, draft, step_times
+from runtime.speculative import DraftLength, FixedLength, check, first, step, step_times
 
 _REMEMBERED_LENGTHS = 64  # conversations
 PREFILL_CHUNK = 512  # tokens; also the longest wait for a cancel during prefill
@@ -27,12 +24,6 @@ class ContextError(UserError):
     """The prompt does not fit in the context; one sentence for the user."""
 
     kind = "context"
-
-
-class NumbersError(UserError):
-    """The model's arithmetic went wrong (NaN or infinity); one sentence for the user."""
-
-    kind = "numbers"
 
 
 @dataclass(frozen=True)
@@ -148,7 +139,7 @@ class Engine:
         places = {*boundaries, total} | ({shared} - {0})
         while state.length < total and not cancelled():
             stop = min(state.length + chunk, *(place for place in places if place > state.length))
-            _check(self.model.forward(prompt[state.length : stop], state)[-1])
+            check(self.model.forward(prompt[state.length : stop], state)[-1])
             state.commit()
             self.pool.follow(state)
             if stop in places:
@@ -169,7 +160,7 @@ class Engine:
         if cancelled():
             yield Done("cancelled")
             return
-        new = reply.take(self.model.logits(state.last_hidden[None])[0])
+        new = reply.take(first(self.model.logits(state.last_hidden[None])[0], reply.sampler))
         while True:
             yield from map(NewToken, new)
             if reply.ended or cancelled():
@@ -177,12 +168,10 @@ class Engine:
                 return
             started = time.perf_counter()
             count = min(length.choose(), reply.room - 1) if len(new) == 1 else 0
-            drafts = draft(self.model, state, new[-1], count, reply.sampler)
-            hidden = self.model.forward((*new, *drafts), state, each=bool(drafts))
-            logits = self.model.logits(hidden[len(new) - 1 :])  # of the last new token and of each draft
-            kept, rows = len(new), 0
+            read = step(self.model, state, new, count, reply.sampler)
+            drafts, kept, rows = read.drafts, len(new), 0
             while True:
-                new = reply.take(logits[rows])
+                new = reply.take(read.choose(rows))
                 if rows == len(drafts) or new != (drafts[rows],) or reply.ended:
                     break
                 rows += 1
@@ -218,10 +207,8 @@ class _Reply:
             self.sampler.accept(id)
             self._watch.pass_by(id)
 
-    def take(self, logits: Tensor) -> tuple[int, ...]:
-        """The next token for `logits` [V], or the forced end of a thought; sets `ended`."""
-        _check(logits)
-        token = self.sampler.sample(logits)
+    def take(self, token: int) -> tuple[int, ...]:
+        """What comes next: `token`, or in its place the forced end of a thought; sets `ended`."""
         new = self._watch.follow(token)[: self.room]
         for id in new:
             self.sampler.accept(id)
@@ -267,11 +254,3 @@ class _ThoughtWatch:
             return thought.closing
         self._ids.append(token)
         return (token,)
-
-
-def _check(values: Tensor) -> None:
-    if not torch.isfinite(values).all():
-        raise NumbersError(
-            "The model produced numbers that are not finite, so its reply would be noise; "
-            "the file may be damaged or badly converted."
-        )

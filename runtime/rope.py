@@ -9,6 +9,8 @@ from torch import Tensor
 
 from runtime.models.config import RopeConfig, YarnConfig
 
+_LEAST_TABLE = 1024  # positions
+
 
 class RotaryEmbedding:
     """cos and sin of each position's angles, as the `rope` op takes them."""
@@ -22,6 +24,7 @@ class RotaryEmbedding:
             self._frequencies = yarn_frequencies(self._frequencies, config.base, config.yarn)
             self._scale = config.yarn.attention_factor or 1 + 0.1 * math.log(max(config.yarn.factor, 1))
         self._section = _interleaved_sections(config)
+        self._table = self(torch.arange(0))
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """positions [T], or [3, T] for temporal, height and width → cos and sin [T, R/2], fp32."""
@@ -30,6 +33,12 @@ class RotaryEmbedding:
         else:
             angles = positions[self._section].T * self._frequencies
         return (angles.cos() * self._scale).float(), (angles.sin() * self._scale).float()
+
+    def table(self, length: int) -> tuple[Tensor, Tensor]:
+        """cos and sin of the positions from 0 to `length` − 1 and some more, kept for the next time."""
+        if len(self._table[0]) < length:
+            self._table = self(torch.arange(max(2 * length, _LEAST_TABLE)))
+        return self._table
 
 
 def _interleaved_sections(config: RopeConfig) -> Tensor:

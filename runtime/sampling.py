@@ -60,6 +60,13 @@ class Sampler:
         self.packed_rules = self.rules.packed()
         self.noise = torch.tensor([seed, 0])  # and the reply's length
         self._noise, self._reply = self.noise.numpy(), self.reply.numpy()  # the same memory, quicker to write
+        self.addresses = [part.data_ptr() for part in (self.packed_rules, self.noise, self.seen, self.reply)]
+
+    @staticmethod
+    def places(vocab_size: int) -> list[Tensor]:
+        """Tensors as those whose `addresses` a sampler has: what the op `sample` takes after the logits."""
+        marks = (torch.empty(vocab_size, dtype=torch.bool) for _ in range(2))
+        return [torch.empty(6, dtype=torch.float64), torch.empty(2, dtype=torch.long), *marks]
 
     def accept(self, token: int) -> None:
         """`token` is now part of the reply."""

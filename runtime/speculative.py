@@ -7,19 +7,80 @@ same noise, so that at a temperature too they agree as often as the two distribu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import torch
+from torch import Tensor
+
 from runtime.cache import SequenceState
+from runtime.errors import UserError
 from runtime.models.qwen35 import Qwen35
+from runtime.models.stepping import ROWS, Chosen
 from runtime.sampling import Sampler, SamplingError
 
-MAX_DRAFT = 4  # tokens
+MAX_DRAFT = ROWS - 1  # tokens
 
 _TRIALS = 4  # steps of a length before it is judged
 _FORGET = 1 / 32  # weight of a new value in the running averages
 _RETRY = 256  # tokens until a length that lost is tried again; twice as many after each time
 _LONGEST_RETRY = 4096
+
+
+class NumbersError(UserError):
+    """The model's arithmetic went wrong (NaN or infinity); one sentence for the user."""
+
+    kind = "numbers"
+
+
+@dataclass(frozen=True)
+class Step:
+    """New tokens and `drafts` after them, read and staged; `choose(i)` is the token after the first i drafts.
+
+    That is asked for in order, each time once those before it are accepted. Raises NumbersError.
+    """
+
+    drafts: list[int]
+    choose: Callable[[int], int]
+
+
+def step(model: Qwen35, state: SequenceState, new: Sequence[int], count: int, sampler: Sampler) -> Step:
+    """Read `new` tokens and `count` drafts after them."""
+    if model.stepper and sampler.rules.few and model.stepper.takes(state, len(new) + count):
+        return _stepped(model.stepper.step(new, state, sampler, made=count), sampler)
+    return verify(model, state, new, draft(model, state, new[-1], count, sampler), sampler)
+
+
+def verify(model: Qwen35, state: SequenceState, new: Sequence[int], drafts: list[int], sampler: Sampler) -> Step:
+    """Read `new` tokens and drafts that come from elsewhere."""
+    if model.stepper and sampler.rules.few and model.stepper.takes(state, len(new) + len(drafts)):
+        return _stepped(model.stepper.step(new, state, sampler, given=drafts), sampler)
+    hidden = model.forward((*new, *drafts), state, each=bool(drafts))
+    logits = model.logits(hidden[len(new) - 1 :])  # of the last new token and of each draft
+    return Step(drafts, lambda row: first(logits[row], sampler))
+
+
+def first(logits: Tensor, sampler: Sampler) -> int:
+    """A token for `logits` [V]. Raises NumbersError."""
+    check(logits)
+    return sampler.sample(logits)
+
+
+def check(values: Tensor) -> None:
+    """Raises NumbersError."""
+    if not torch.isfinite(values).all():
+        raise NumbersError(
+            "The model produced numbers that are not finite, so its reply would be noise; "
+            "the file may be damaged or badly converted."
+        )
+
+
+def _stepped(chosen: Chosen, sampler: Sampler) -> Step:
+    def choose(row: int) -> int:
+        token = chosen.tokens[row]
+        return token if token >= 0 else first(chosen.logits[row], sampler)  # which says what is wrong, or decides
+
+    return Step(chosen.drafts, choose)
 
 
 def draft(model: Qwen35, state: SequenceState, token: int, count: int, sampler: Sampler) -> list[int]:

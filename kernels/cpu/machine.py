@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import ctypes
+import itertools
+import math
 import struct
 import threading
 import time
@@ -113,6 +116,15 @@ class Program:
     tables: list[list[Tensor]]
     position: int
     calls: list[Call] = field(default_factory=list)
+    parts: list[tuple[Tensor, int, int]] = field(default_factory=list)  # recorded apart: memory, of which input, where
+
+    def regions(self) -> list[tuple[int, int, int, int]]:
+        """In order of memory: first and last address, of which input they are a part, and where in it."""
+        whole = ((tensor, index, 0) for index, tensor in enumerate(self.inputs))
+        return sorted(
+            (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes - 1, index, start)
+            for tensor, index, start in itertools.chain(whole, self.parts)
+        )
 
 
 class Machine:
@@ -238,8 +250,10 @@ class Runnable:
     def __init__(self, pool: _Pool, program: Program) -> None:
         from kernels.cpu import threads as native
 
-        self._pool, self._calls = pool, program.calls
+        self._pool = pool
         self._count = len(program.calls)
+        self._kept: list[Tensor] = []  # what the words point to, but for inputs and tables: those come with each run
+        regions = program.regions() or [(0, -1, 0, 0)]
         words: list[int] = []
         patches: list[tuple[int, int, int]] = []  # word, input, offset
         self._tables = [np.zeros(len(tensors) + 8, np.int64) for tensors in program.tables]
@@ -249,7 +263,7 @@ class Runnable:
         for call in program.calls:
             starts.append(len(words))
             for word in call.words:
-                self._append(word, words, patches, program)
+                self._append(word, words, patches, program, regions)
         self._words = np.array(words or [0], np.int64)
         self._where = np.array([patch[0] for patch in patches], np.intp)
         self._which = np.array([patch[1] for patch in patches], np.intp)
@@ -268,26 +282,35 @@ class Runnable:
 
     def run(self, inputs: Sequence[Tensor], tables: Sequence[Sequence[Tensor]], position: int) -> None:
         """Once, with these tensors in place of the recorded ones; `position` is the sequence's length."""
+        addresses = [tensor.data_ptr() for tensor in inputs]
+        self.run_at(addresses, [[tensor.data_ptr() for tensor in table] for table in tables], position)
+
+    def run_at(self, inputs: Sequence[int], tables: Sequence[Sequence[int]], position: int) -> None:
+        """As `run`, with the tensors' addresses."""
         if len(self._where):
-            bases = np.array([*(tensor.data_ptr() for tensor in inputs), position], np.int64)
+            bases = np.array([*inputs, position], np.int64)
             self._words[self._where] = bases[self._which] + self._offset
-        for index, tensors in enumerate(tables):
-            if len(tensors) > len(self._tables[index]):
-                self._tables[index] = np.zeros(2 * len(tensors), np.int64)
+        for index, table in enumerate(tables):
+            if len(table) > len(self._tables[index]):
+                self._tables[index] = np.zeros(2 * len(table), np.int64)
                 self._point_to_tables()
-            self._tables[index][: len(tensors)] = [tensor.data_ptr() for tensor in tensors]
+            self._tables[index][: len(table)] = table
         self._pool.run(self._steps, self._count)
 
-    def _append(self, word: Word, words: list[int], patches: list[tuple[int, int, int]], program: Program) -> None:
+    def _append(
+        self, word: Word, words: list[int], patches: list[tuple[int, int, int]], program: Program,
+        regions: list[tuple[int, int, int, int]],
+    ) -> None:  # fmt: skip
         if isinstance(word, Position):
             patches.append((len(words), len(program.inputs), word.value - program.position))
             words.append(word.value)
         elif isinstance(word, Tensor):
             address = word.data_ptr()
-            for index, tensor in enumerate(program.inputs):
-                if 0 <= address - tensor.data_ptr() < max(tensor.nbytes, 1):
-                    patches.append((len(words), index, address - tensor.data_ptr()))
-                    break
+            first, last, index, start = regions[bisect.bisect_right(regions, (address, math.inf)) - 1]
+            if first <= address <= last:
+                patches.append((len(words), index, start + address - first))
+            else:
+                self._kept.append(word)
             words.append(address)
         elif isinstance(word, Blocks):
             first = word.tensors[0].data_ptr()
@@ -298,6 +321,7 @@ class Runnable:
                     return
             own = np.array([tensor.data_ptr() for tensor in word.tensors], np.int64)
             self._own_tables.append(own)
+            self._kept += word.tensors
             words += [own.ctypes.data, 0]
         elif isinstance(word, float):
             words.append(struct.unpack("I", struct.pack("f", word))[0])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MOST_CANDIDATES = 128  # tokens that the choice of one keeps
 UNDECIDED = -2  # in place of a token where more are in question
 
+_NOTHING = torch.zeros(1, dtype=torch.long)
 _SHARE = 4096  # numbers of a piece of a function that does little with each
 
 
@@ -104,11 +105,16 @@ def rope(machine: Machine, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def causal_conv1d(machine: Machine, x: Tensor, window: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return conv_resume(machine, x, window, _NOTHING, weight)
+
+
+def conv_resume(machine: Machine, x: Tensor, before: Tensor, moved: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     _, _, rows = _native()
     (tokens, channels), width = x.shape, weight.shape[1]
     y, xs = torch.empty_like(x), torch.empty(width - 1 + tokens, channels)
     share = max(64, _SHARE // tokens // 16 * 16)
-    machine.call(rows.causal_conv1d, (width,), -(-channels // share), x, window, weight, y, xs, tokens, channels, share)
+    words = x, before, moved, weight, y, xs, tokens, channels, share
+    machine.call(rows.causal_conv1d, (width,), -(-channels // share), *words)
     return y, xs
 
 
@@ -139,19 +145,42 @@ def delta_chunk(
 def _delta_rule(
     machine: Machine, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, states: Tensor, step: int
 ) -> Tensor:
-    _, _, rows = _native()
+    from kernels.cpu import delta
+
     tokens, v_heads, dv = v.shape
-    k_heads, dk = k.shape[1:]
     out = torch.empty(v.shape)
-    for part in (q, k, v):
-        if part.stride()[1:] != (part.shape[2], 1):
-            raise ValueError("the heads of a token must lie side by side")
+    _check_heads(q, k, v)
     machine.call(
-        rows.delta_rule, (), v_heads * -(-dv // rows.STATE_ROWS),
+        delta.delta_rule, (), v_heads * -(-dv // delta.STATE_ROWS),
         q, k, v, 4 * q.stride(0), 4 * k.stride(0), 4 * v.stride(0), g, beta, state, out, states, step,
-        tokens, k_heads, v_heads, dk, dv,
+        tokens, k.shape[1], v_heads, k.shape[2], dv,
     )  # fmt: skip
     return out
+
+
+def delta_resume(
+    machine: Machine, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor,
+    past: tuple[Tensor, Tensor, Tensor, Tensor], count: Tensor, each: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    from kernels.cpu import delta
+
+    past_k, past_v, past_g, past_beta = past
+    tokens, v_heads, dv = v.shape
+    out, kept = torch.empty(v.shape), torch.empty_like(state)
+    _check_heads(q, k, v, past_k, past_v)
+    machine.call(
+        delta.delta_resume, (int(each),), v_heads * -(-dv // delta.STATE_ROWS),
+        q, k, v, 4 * q.stride(0), 4 * k.stride(0), 4 * v.stride(0), g, beta,
+        past_k, past_v, 4 * past_k.stride(0), 4 * past_v.stride(0), past_g, past_beta, count,
+        state, kept, out, tokens, k.shape[1], v_heads, k.shape[2], dv,
+    )  # fmt: skip
+    return out, kept
+
+
+def _check_heads(*parts: Tensor) -> None:
+    for part in parts:
+        if part.stride()[1:] != (part.shape[2], 1):
+            raise ValueError("the heads of a token must lie side by side")
 
 
 def embedding(machine: Machine, ids: Tensor, weight: QuantTensor) -> Tensor:
@@ -340,7 +369,7 @@ def _runs(
 
 def sample(
     machine: Machine, logits: Tensor, rules: Tensor, noise: Tensor, seen: Tensor, reply: Tensor, drafted: Tensor,
-    out: Tensor, *, draft: bool = False,
+    out: Tensor, draft: bool = False,
 ) -> None:  # fmt: skip
     from kernels.cpu.sample import sample
 

@@ -18,12 +18,17 @@ _KEPT = 3  # results whose memory is looked after; that of others is freed when 
 Work = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
-def _references(memory: list[NDArray[np.float32]], index: int) -> int:
+def _references(things: Sequence[object], index: int) -> int:
     """To an entry of the list; a tensor over it is one more."""
-    return sys.getrefcount(memory[index])
+    return sys.getrefcount(things[index])
 
 
-_UNUSED = _references([np.empty(1, np.float32)], 0)
+_UNUSED = _references([object()], 0)
+
+
+def unheld(things: Sequence[object]) -> int | None:
+    """The first entry of a list that nobody else holds."""
+    return next((i for i in range(len(things)) if _references(things, i) == _UNUSED), None)
 
 
 class Replay:

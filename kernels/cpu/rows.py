@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from kernels.cpu.ir import LANES, Function, Value, f32, i64, single, vector
+from kernels.cpu.ir import Function, Value, f32, i64, single, vector
 from kernels.cpu.isa import Target
 
 
@@ -116,9 +116,12 @@ def rope(module: ir.Module, target: Target, name: str) -> None:
 
 
 def causal_conv1d(module: ir.Module, target: Target, name: str, width: int) -> None:
-    """Words: x [T, C], window [W−1, C], weight [C, W], y [T, C], xs [W−1+T, C], T, C, channels a piece."""
+    """Words: x [T, C], inputs before, the window's first row in them [1] (int64), weight [C, W], y [T, C],
+    xs [W−1+T, C], T, C, channels a piece.
+    """
     f = Function(module, target, name)
-    x, window, weight, y, xs, tokens, channels, share = (f.word(i) for i in range(8))
+    x, before, moved, weight, y, xs, tokens, channels, share = (f.word(i) for i in range(9))
+    window = before + f.load(moved, i64) * channels * 4
     start = f.piece * share
     for lanes, i in f.lanes((start + share).smaller(channels) - start):
         at = 4 * (start + i)
@@ -155,89 +158,6 @@ def delta_gates(module: ir.Module, target: Target, name: str) -> None:
         f.store(g + row + 4 * i, f.load(a + 4 * i, one) * softplus)
         f.store(strength + row + 4 * i, f.sigmoid(f.load(beta + row + 4 * i, one)))
     f.finish()
-
-
-def delta_rule(module: ir.Module, target: Target, name: str) -> None:
-    """Words: q, k, v, their row strides in bytes, g, beta [T, Hv], state [Hv, Dv, Dk], o [T, Hv, Dv], states,
-    bytes from one row's state to the next (0: one place for all), T, Hk, Hv, Dk, Dv.
-
-    A piece is `STATE_ROWS` rows of one head's state, over all tokens. With S the state before and d = e^g:
-    S k and S q are read in one pass, e = β(v − d·S k), o = d·S q + e·(k·q), S ← d·S + e kᵀ.
-    """
-    f = Function(module, target, name)
-    q, k, v, q_stride, k_stride, v_stride, g, beta, state, o, states, step = (f.word(i) for i in range(12))
-    tokens, k_heads, v_heads, dk, dv = (f.word(i) for i in range(12, 17))
-    parts = (dv + (STATE_ROWS - 1)) / STATE_ROWS
-    head, first = f.piece / parts, f.piece % parts * STATE_ROWS
-    last = (first + STATE_ROWS).smaller(dv)
-    place = head * dv * dk * 4
-    unit_q, unit_k = f.scratch(4 * _MAX_DIM), f.scratch(4 * _MAX_DIM)
-    for t in f.range(0, tokens):
-        shared = head % k_heads * dk * 4
-        scale = f.const(single, 1.0) / f.call("llvm.sqrt.f32", single, _float(dk))
-        _unit(f, q + t * q_stride + shared, unit_q, dk, scale)
-        _unit(f, k + t * k_stride + shared, unit_k, dk, f.const(single, 1.0))
-        agreement = f.sum_over(
-            dk, lambda lanes, i: f.load(unit_q + 4 * i, f32(lanes)) * f.load(unit_k + 4 * i, f32(lanes))
-        )
-        gate = (t * v_heads + head) * 4
-        decay = f.exp(f.load(g + gate, f32(1))).lane(0)
-        strength = f.load(beta + gate, single)
-        before = t.equals(0).choose(state, states + (t - 1) * step) + place
-        after = states + t * step + place
-        whole = first + (last - first) / 4 * 4
-        for begin, end, height in ((first, whole, 4), (whole, last, 1)):
-            for row in f.range(begin, end, height):
-                dots = _two_dots(f, before + row * dk * 4, dk, height, unit_k, unit_q)
-                errors = []
-                for r in range(height):
-                    of_k, of_q = dots[r]
-                    wanted = f.load(v + t * v_stride + (head * dv + row + r) * 4, single)
-                    error = strength * (wanted - decay * of_k)
-                    errors.append(error)
-                    f.store(o + ((t * v_heads + head) * dv + row + r) * 4, decay * of_q + error * agreement)
-                for lanes, i in f.lanes(dk):
-                    key = f.load(unit_k + 4 * i, f32(lanes))
-                    for r in range(height):
-                        at = ((row + r) * dk + i) * 4
-                        kept = f.load(before + at, f32(lanes)) * decay.splat(lanes)
-                        f.store(after + at, kept + errors[r].splat(lanes) * key)
-    f.finish()
-
-
-STATE_ROWS = 32
-_MAX_DIM = 1024
-_L2_EPS = 1e-6
-
-
-def _unit(f: Function, x: Value, out: Value, size: Value, scale: Value) -> None:
-    """x of unit length, times `scale`."""
-
-    def square(lanes: int, i: Value) -> Value:
-        number = f.load(x + 4 * i, f32(lanes))
-        return number * number
-
-    inverse = scale / f.call("llvm.sqrt.f32", single, f.sum_over(size, square) + _L2_EPS)
-    for lanes, i in f.lanes(size):
-        f.store(out + 4 * i, f.load(x + 4 * i, f32(lanes)) * inverse.splat(lanes))
-
-
-def _two_dots(
-    f: Function, rows: Value, size: Value, height: int, first: Value, second: Value
-) -> list[tuple[Value, Value]]:
-    """Products of `height` rows with two vectors."""
-    sums = {lanes: [[f.variable(f.zero(f32(lanes))) for _ in range(2)] for _ in range(height)] for lanes in (LANES, 1)}
-    for lanes, i in f.lanes(size):
-        others = f.load(first + 4 * i, f32(lanes)), f.load(second + 4 * i, f32(lanes))
-        for r in range(height):
-            row = f.load(rows + (r * size + i) * 4, f32(lanes))
-            for total, other in zip(sums[lanes][r], others, strict=True):
-                total.value = row * other + total.value
-    done = []
-    for r in range(height):
-        a, b = (sums[LANES][r][j].value.sum() + sums[1][r][j].value.lane(0) for j in range(2))
-        done.append((a, b))
-    return done
 
 
 def route(module: ir.Module, target: Target, name: str) -> None:

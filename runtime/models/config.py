@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -44,6 +47,12 @@ class DeltaNetConfig:
     @property
     def conv_channels(self) -> int:
         return 2 * self.key_dim + self.value_dim
+
+    def heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k [T, Hk, D] and v [T, Hv, D] of the convolution's results [T, C], views."""
+        q, k, v = mixed.split([self.key_dim, self.key_dim, self.value_dim], dim=-1)
+        rows, dim = len(mixed), self.head_dim
+        return q.view(rows, -1, dim), k.view(rows, -1, dim), v.view(rows, -1, dim)
 
 
 @dataclass(frozen=True)

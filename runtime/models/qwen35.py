@@ -6,7 +6,7 @@ Attributes carry the names of the GGUF tensors. Shapes: T rows (tokens of one se
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -15,20 +15,19 @@ from torch import Tensor
 
 from kernels.attention import attention, rope, store_rows
 from kernels.attention_q8 import attention_q8, store_rows_q8
-from kernels.conv1d import causal_conv1d
+from kernels.conv1d import causal_conv1d, conv_resume
 from kernels.cpu.replay import Replay
-from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent
+from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent, delta_resume
 from kernels.moe import add_shared_expert, experts, route, swiglu
 from kernels.norm import add_rms_norm, concat_rms_norm, gated_rms_norm, rms_norm
 from kernels.op import OpTable
 from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.residual import add, shift_rows
-from runtime.cache import KVType, LayerCache, RecurrentState, SequenceState, Staged, StagedState
+from runtime.cache import KVType, LayerCache, RecurrentState, SequenceState, Staged, StagedState, StagedStates
 from runtime.models.config import ModelConfig, MoEConfig
+from runtime.models.stepping import ROWS, Left, Past, Stepper
 from runtime.rope import RotaryEmbedding
 from runtime.weights import Weights
-
-_REPLAYED_ROWS = 5  # a token, or one and the drafts after it; prefill has enough to do to be called op by op
 
 
 @dataclass(frozen=True)
@@ -104,20 +103,34 @@ class GatedDeltaNet:
 
     def __call__(self, x: Tensor, past: RecurrentState, *, each: bool) -> tuple[Tensor, StagedState]:
         """[T, H] → [T, H] and the state afterwards, or with `each` after every row."""
-        c, rows = self.config, x.shape[0]
-        weights = self.attn_qkv, self.attn_gate, self.ssm_alpha, self.ssm_beta
-        qkv, z, alpha, beta = self.ops[projections](x, weights)
+        rows = x.shape[0]
+        qkv, z, alpha, beta = self._projected(x)
         mixed, inputs = self.ops[causal_conv1d](qkv, past.window, self.ssm_conv1d)
-        q, k, v = mixed.split([c.key_dim, c.key_dim, c.value_dim], dim=-1)
-        g, beta = self.ops[delta_gates](alpha, beta, self.ssm_a, self.ssm_dt)
-        heads = q.view(rows, -1, c.head_dim), k.view(rows, -1, c.head_dim), v.view(rows, -1, c.head_dim)
+        gates = self.ops[delta_gates](alpha, beta, self.ssm_a, self.ssm_dt)
         if each or rows == 1:
-            o, states = self.ops[delta_recurrent](*heads, g, beta, past.state)
+            o, states = self.ops[delta_recurrent](*self.config.heads(mixed), *gates, past.state)
         else:
-            o, last = self.ops[delta_chunk](*heads, g, beta, past.state)
+            o, last = self.ops[delta_chunk](*self.config.heads(mixed), *gates, past.state)
             states = last[None]
+        return self._output(o, z), StagedState(inputs, states, rows)
+
+    def resume(self, x: Tensor, past: Past, *, each: bool) -> tuple[Tensor, Left]:
+        """The same after a step whose rows were kept in part. With `each`, how many of these will be is open too."""
+        qkv, z, alpha, beta = self._projected(x)
+        mixed, inputs = self.ops[conv_resume](qkv, past.left.inputs, past.kept, self.ssm_conv1d)
+        gates = self.ops[delta_gates](alpha, beta, self.ssm_a, self.ssm_dt)
+        _, k, v = self.config.heads(past.left.mixed)
+        rows = k, v, past.left.g, past.left.beta
+        heads = self.config.heads(mixed)
+        o, state = self.ops[delta_resume](*heads, *gates, past.left.state, rows, past.missing, each)
+        return self._output(o, z), Left(inputs, mixed, *gates, state)
+
+    def _projected(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.ops[projections](x, (self.attn_qkv, self.attn_gate, self.ssm_alpha, self.ssm_beta))
+
+    def _output(self, o: Tensor, z: Tensor) -> Tensor:
         o = self.ops[gated_rms_norm](o, z.view_as(o), self.ssm_norm, self.eps)  # [T, Hv, Dv]
-        return self.ops[quant_matmul](o.flatten(1), self.ssm_out), StagedState(inputs, states, rows)
+        return self.ops[quant_matmul](o.flatten(1), self.ssm_out)
 
 
 class DenseFFN:
@@ -249,6 +262,7 @@ class Qwen35:
         self.mtp = MTPBlock(mtp_weights, config, ops, self.trunk) if config.mtp_layers else None
         self.rotary = RotaryEmbedding(config.rope)
         self._replay = Replay(ops.machine) if ops.machine else None
+        self.stepper = Stepper(self, ops.machine) if ops.machine else None
 
     @property
     def vocabulary(self) -> int:
@@ -268,30 +282,43 @@ class Qwen35:
         after output_norm, [T, H].
         """
         rows, start = len(ids), state.length
-        at = self._place(start, rows, positions)
-        mtp_at = self._mtp_place(rows, state)
-        past = [tensor for layer in state.recurrent for tensor in (layer.window, layer.state)]
-        last = () if state.last_hidden is None else (state.last_hidden,)
-        inputs = [torch.tensor(ids), at.cos, at.sin, mtp_at.cos, mtp_at.sin, *past, *last]
+        if self.stepper and positions is None and self.stepper.takes(state, rows):
+            return self.stepper.forward(ids, state, each=each)
+        at, mtp_at = self._place(start, rows, positions), self._mtp_place(rows, state)
         state.kv.reserve(start, rows)
         if state.mtp_kv:
             state.mtp_kv.reserve(mtp_at.start, mtp_at.rows)
+        past, staged = iter(state.recurrent), StagedStates()
 
-        def work(inputs: Sequence[Tensor]) -> list[Tensor]:
-            ids, cos, sin, mtp_cos, mtp_sin, *rest = inputs
-            past = [RecurrentState(*rest[i : i + 2]) for i in range(0, 2 * len(state.recurrent), 2)]
-            hidden, staged = self._trunk(ids, Place(start, cos, sin), state, past, each=each)
-            self._fill_mtp(ids, hidden, rest[2 * len(past) :], state, Place(mtp_at.start, mtp_cos, mtp_sin))
-            return [hidden, *(tensor for layer in staged for tensor in (layer.inputs, layer.states))]
+        def recur(mixer: GatedDeltaNet, x: Tensor) -> Tensor:
+            mixed, after = mixer(x, next(past), each=each)
+            staged.append(after)
+            return mixed
 
-        if self._replay and rows <= _REPLAYED_ROWS and state.kv.kind == "f32":
-            tables = state.kv.tables + (state.mtp_kv.tables if state.mtp_kv and mtp_at.rows else [])
-            hidden, *after = self._replay((rows, each, len(inputs)), work, inputs, tables, start)
-        else:
-            hidden, *after = work(inputs)
-        staged = [StagedState(after[i], after[i + 1], rows) for i in range(0, len(after), 2)]
+        numbers = torch.tensor(ids)
+        hidden = self._trunk(numbers, at, state, recur)
+        self._fill_mtp(numbers, hidden, state.last_hidden, state, mtp_at)
         state.stage(Staged(tuple(ids), hidden, staged, each))
         return hidden
+
+    def rows(
+        self, ids: Tensor, last: Tensor, state: SequenceState, past: Sequence[Past], start: int,
+        angles: tuple[Tensor, Tensor], *, each: bool,
+    ) -> tuple[Tensor, list[Left]]:  # fmt: skip
+        """What `forward` does, on tensors alone: rows `ids` [T] after `start` others, `last` being the hidden state of
+        the last of those, and `angles` cos and sin [1 + T, R/2] from there on.
+        """
+        cos, sin = angles
+        before, left = iter(past), []
+
+        def recur(mixer: GatedDeltaNet, x: Tensor) -> Tensor:
+            mixed, after = mixer.resume(x, next(before), each=each)
+            left.append(after)
+            return mixed
+
+        hidden = self._trunk(ids, Place(start, cos[1:], sin[1:]), state, recur)
+        self._fill_mtp(ids, hidden, last, state, Place(start - 1, cos[:-1], sin[:-1]))
+        return hidden, left
 
     def warm_up(self) -> None:
         """Do once what takes longer the first time, so that the first reply need not wait for it."""
@@ -302,6 +329,8 @@ class Qwen35:
         self.logits(hidden)
         if self.mtp:
             self.draft_logits(self.draft([0], hidden, state, state.length - 1))
+        if self.stepper and self.stepper.takes(state, 1):
+            self.stepper.prepare(state, ROWS - 1 if self.mtp else 0)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
@@ -316,18 +345,30 @@ class Qwen35:
         """
         if self.mtp is None or state.mtp_kv is None:
             raise ValueError("this model has no MTP block")
-        mtp, cache, rows = self.mtp, state.mtp_kv, len(next_ids)
+        cache, rows = state.mtp_kv, len(next_ids)
         at = self._place(start, rows, None)
         cache.reserve(start, rows)
 
         def work(inputs: Sequence[Tensor]) -> list[Tensor]:
             ids, hidden, cos, sin = inputs
-            return [mtp(ids, hidden, cache.layer(0), Place(start, cos, sin))]
+            return [self.draft_row(ids, hidden, state, start, cos, sin)]
 
         inputs = [torch.tensor(next_ids), hidden.contiguous(), at.cos, at.sin]
-        if self._replay and rows <= _REPLAYED_ROWS and cache.kind == "f32":
+        if self._replay and rows <= ROWS and cache.kind == "f32":
             return self._replay(("draft", rows), work, inputs, cache.tables, start)[0]
         return work(inputs)[0]
+
+    def draft_row(
+        self, next_ids: Tensor, hidden: Tensor, state: SequenceState, start: int, cos: Tensor, sin: Tensor
+    ) -> Tensor:
+        """`draft` on tensors alone, with cos and sin [T, R/2] of its positions."""
+        if self.mtp is None or state.mtp_kv is None:
+            raise ValueError("this model has no MTP block")
+        return self.mtp(next_ids, hidden, state.mtp_kv.layer(0), Place(start, cos, sin))
+
+    def recur(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> Tensor:
+        """The state after some rows of a DeltaNet layer, in new memory."""
+        return self.ops[delta_chunk](q, k, v, g, beta, state)[1]
 
     @torch.inference_mode()
     def draft_logits(self, drafted: Tensor) -> Tensor:
@@ -342,19 +383,19 @@ class Qwen35:
         return Place(start, *self.rotary(positions))
 
     def _trunk(
-        self, ids: Tensor, at: Place, state: SequenceState, past: Sequence[RecurrentState], *, each: bool
-    ) -> tuple[Tensor, list[StagedState]]:
+        self, ids: Tensor, at: Place, state: SequenceState, recur: Callable[[GatedDeltaNet, Tensor], Tensor]
+    ) -> Tensor:
+        """Hidden states after output_norm; `recur` runs the DeltaNet layers, which come to it in order."""
         x = self.ops[embedding](ids, self.trunk.token_embd)
-        kv, before = map(state.kv.layer, itertools.count()), iter(past)
-        staged: list[StagedState] = []
+        kv = map(state.kv.layer, itertools.count())
         for block in self.trunk.blocks:
+            normed = block.normed(x)
             if isinstance(block.mixer, GatedDeltaNet):
-                mixed, after = block.mixer(block.normed(x), next(before), each=each)
-                staged.append(after)
+                mixed = recur(block.mixer, normed)
             else:
-                mixed = block.mixer(block.normed(x), next(kv), at)
+                mixed = block.mixer(normed, next(kv), at)
             x = block.finish(x, mixed)
-        return self.ops[rms_norm](x, self.trunk.output_norm, self.config.eps), staged
+        return self.ops[rms_norm](x, self.trunk.output_norm, self.config.eps)
 
     def _mtp_place(self, rows: int, state: SequenceState) -> Place:
         """Where the MTP cache goes on: one row behind the trunk, since row t needs token t + 1."""
@@ -362,11 +403,11 @@ class Qwen35:
             return self._place(state.length, rows - 1, None)
         return self._place(state.length - 1, rows, None)
 
-    def _fill_mtp(self, ids: Tensor, hidden: Tensor, last: Sequence[Tensor], state: SequenceState, at: Place) -> None:
+    def _fill_mtp(self, ids: Tensor, hidden: Tensor, last: Tensor | None, state: SequenceState, at: Place) -> None:
         """Keep the MTP cache one row behind the trunk's: without its past the block drafts badly."""
         if self.mtp is None or state.mtp_kv is None or not at.rows:
             return
-        if last:
-            self.mtp.remember(ids, self.ops[shift_rows](last[0], hidden), state.mtp_kv.layer(0), at)
+        if last is not None:
+            self.mtp.remember(ids, self.ops[shift_rows](last, hidden), state.mtp_kv.layer(0), at)
         else:
             self.mtp.remember(ids[1:], hidden[:-1], state.mtp_kv.layer(0), at)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from kernels.attention import attention, rope, store_rows
 from kernels.attention_q8 import attention_q8
-from kernels.conv1d import causal_conv1d
-from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent
+from kernels.conv1d import causal_conv1d, conv_resume
+from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent, delta_resume
 from kernels.moe import add_shared_expert, experts, route, swiglu
 from kernels.norm import add_rms_norm, concat_rms_norm, gated_rms_norm, rms_norm
 from kernels.op import Case, Op
@@ -54,6 +54,14 @@ def conv_formula(x: Array, window: Array, weight: Array) -> tuple[Array, Array]:
     return silu(y), inputs
 
 
+def conv_resume_formula(x: Array, before: Array, moved: Array, weight: Array) -> tuple[Array, Array]:
+    """As if the inputs before had just come by, of which the last W − 1 are the window."""
+    width = weight.shape[1]
+    both = np.concatenate([before[: int(moved[0]) + width - 1], x])
+    y, _ = conv_formula(both, np.zeros((width - 1, x.shape[1])), weight)
+    return y[-len(x) :], both[-len(x) - width + 1 :]
+
+
 def gates_formula(alpha: Array, beta: Array, a: Array, dt_bias: Array) -> tuple[Array, Array]:
     return a * np.logaddexp(0, alpha + dt_bias), sigmoid(beta)
 
@@ -72,6 +80,16 @@ def rule_formula(q: Array, k: Array, v: Array, g: Array, beta: Array, state: Arr
             S = S + np.outer(beta[t, p] * (v[t, p] - S @ key), key)
             outputs[t, p], states[t, p] = S @ query, S
     return outputs, states
+
+
+def resume_formula(
+    q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array, past: tuple[Array, ...], count: Array, each: bool
+) -> tuple[Array, Array]:
+    """As one run over both the rows of the past that count and the new ones."""
+    n = int(count[0])
+    rows = [np.concatenate([part[:n], new]) for part, new in zip((past[0], *past), (q, k, v, g, beta), strict=True)]
+    outputs, states = rule_formula(*rows, state)
+    return outputs[n:], [state, *states][n] if each else states[-1]
 
 
 def chunk_formula(*args: Array) -> tuple[Array, Array]:
@@ -159,8 +177,10 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     quant_matmul.name: matmul_formula,
     projections.name: lambda x, weights: tuple(matmul_formula(x, weight) for weight in weights),
     causal_conv1d.name: conv_formula,
+    conv_resume.name: conv_resume_formula,
     delta_gates.name: gates_formula,
     delta_recurrent.name: rule_formula,
+    delta_resume.name: resume_formula,
     delta_chunk.name: chunk_formula,
     rope.name: rope_formula,
     attention.name: attention_formula,

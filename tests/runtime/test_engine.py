@@ -9,11 +9,12 @@ import pytest
 import torch
 from rewrite import GOLDENS
 
-from runtime.engine import ContextError, Done, Engine, NewToken, NumbersError, Prefilled, Request, Step, Thought
+from runtime.engine import ContextError, Done, Engine, NewToken, Prefilled, Request, Step, Thought
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 from runtime.pool import StatePool
 from runtime.sampling import SamplingParams
+from runtime.speculative import NumbersError
 
 GOLDEN = np.load(GOLDENS / "tiny-dense.npz")
 PROMPT = tuple(GOLDEN["greedy_prompt"].tolist())

@@ -11,22 +11,26 @@ import pytest
 import torch
 from rewrite import GOLDENS, rewrite, tensor_names
 
+from kernels.op import Column
 from runtime.cache import SequenceState
 from runtime.engine import Done, Engine, NewToken, Request, Thought
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 from runtime.pool import StatePool
 from runtime.sampling import Sampler, SamplingParams
-from runtime.speculative import MAX_DRAFT, Average, DraftLength, step_times
+from runtime.speculative import MAX_DRAFT, Average, DraftLength, Step, step_times, verify
 
 GREEDY = SamplingParams(temperature=0)
 PROMPT = tuple(int(i) for i in np.random.default_rng(3).integers(0, 300, 30))
 NEVER = frozenset({-1})
 
 
-@pytest.fixture(scope="module", params=["tiny-dense", "tiny-moe"])
+@pytest.fixture(scope="module", params=["tiny-dense", "tiny-moe", "tiny-dense cpu", "tiny-moe cpu"])
 def model(request: pytest.FixtureRequest) -> Qwen35:
-    return load_model(GOLDENS / f"{request.param}.gguf").model
+    name, *column = request.param.split()
+    if column:
+        pytest.importorskip("llvmlite")
+    return load_model(GOLDENS / f"{name}.gguf", *column, threads=1).model
 
 
 def engine(model: Qwen35) -> Engine:
@@ -46,10 +50,10 @@ def tokens(steps: Sequence[object]) -> list[int]:
 def forced(monkeypatch: pytest.MonkeyPatch, guesses: Iterator[list[int]]) -> None:
     """Drafts from elsewhere in place of the MTP block's."""
 
-    def draft(model: Qwen35, state: SequenceState, token: int, count: int, sampler: Sampler) -> list[int]:
-        return next(guesses)[:count]
+    def step(model: Qwen35, state: SequenceState, new: Sequence[int], count: int, sampler: Sampler) -> Step:
+        return verify(model, state, new, next(guesses)[:count], sampler)
 
-    monkeypatch.setattr("runtime.engine.draft", draft)
+    monkeypatch.setattr("runtime.engine.step", step)
 
 
 def half_right(truth: list[int], seed: int) -> Iterator[list[int]]:
@@ -93,8 +97,11 @@ class TestGreedy:
         assert 0 < done.accepted < done.drafted
         assert done.accepted == sum(step.drafted for step in steps if isinstance(step, NewToken))
 
-    def test_the_learnt_model_accepts_most_of_its_drafts_and_says_the_same(self, fixtures: Path) -> None:
-        learnt = load_model(fixtures / "learnt-f16.gguf").model
+    @pytest.mark.parametrize("column", ["reference", "cpu"])
+    def test_the_learnt_model_accepts_most_of_its_drafts_and_says_the_same(
+        self, fixtures: Path, column: Column
+    ) -> None:
+        learnt = load_model(fixtures / "learnt-f16.gguf", column, threads=1).model
         prompt = tuple(range(300, 340))
         plain = run(learnt, 0, prompt=prompt, max_tokens=512)
         assert tokens(run(learnt, 3, prompt=prompt, max_tokens=512)) == tokens(plain)

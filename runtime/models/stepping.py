@@ -1,0 +1,294 @@
+"""A step of decoding as one native program: drafts, their verification and the choice of tokens, no Python in between.
+
+What a step leaves of the DeltaNet layers is not a state per row, but the state before the rows and what the rows did to
+it (k, v, g, β and the convolution's inputs): whatever number of rows is kept, the next step does those again first,
+part by part in the nearest cache. So verifying reads and writes the states once, as one token does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+import torch
+from torch import Tensor
+
+from kernels.cpu.machine import Machine, Runnable
+from kernels.cpu.replay import unheld
+from kernels.sample import sample
+from runtime.cache import RecurrentState, SequenceState, Staged
+from runtime.models.config import ModelConfig
+from runtime.sampling import Sampler
+
+if TYPE_CHECKING:
+    from runtime.models.qwen35 import Qwen35
+
+ROWS = 5  # of a step at most: a token, and the drafts after it
+
+_KEPT = 3  # slabs whose memory is looked after: fresh memory is slow
+
+
+class Left(NamedTuple):
+    """What the rows of a step leave of one DeltaNet layer: `state` is that before them, or after them all."""
+
+    inputs: Tensor  # [W − 1 + T, C]
+    mixed: Tensor  # [T, C], the convolution's results: q, k and v
+    g: Tensor  # [T, Hv]
+    beta: Tensor  # [T, Hv]
+    state: Tensor  # [Hv, Dv, Dk]
+
+
+class Past(NamedTuple):
+    """What an earlier step left, and int64 [1] each: how many of its rows were kept, and how many of those still have
+    to be brought into the state.
+    """
+
+    left: Left
+    kept: Tensor
+    missing: Tensor
+
+
+class Layout:
+    """Where everything that a step leaves lies in one piece of memory, the same for any number of rows."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        c = config.delta
+        layer = (
+            (c.conv_kernel - 1 + ROWS, c.conv_channels),
+            (ROWS, c.conv_channels),
+            (ROWS, c.value_heads),
+            (ROWS, c.value_heads),
+            (c.value_heads, c.head_dim, c.head_dim),
+        )
+        self.shapes = [(ROWS, config.hidden), *(layer * config.recurrent.count(True))]
+        self._sizes = [-(-math.prod(shape) // 16) * 16 for shape in self.shapes]
+        self.starts = [0, *itertools.accumulate(self._sizes)][:-1]
+        self.size = sum(self._sizes)
+
+    def views(self, memory: Tensor) -> tuple[Tensor, list[Left]]:
+        """Hidden states [ROWS, H], and per DeltaNet layer what is left."""
+        parts = zip(memory.split(self._sizes), self.shapes, strict=True)
+        hidden, *rest = [part[: math.prod(shape)].view(shape) for part, shape in parts]
+        return hidden, [Left(*rest[i : i + 5]) for i in range(0, len(rest), 5)]
+
+
+class Slab:
+    """What one step left, of all layers; `moves` are how many rows were kept and how many the states still lack."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.memory = torch.zeros(layout.size)
+        self.moves = torch.zeros(2, dtype=torch.long)
+        self.hidden = self.memory[: math.prod(layout.shapes[0])].view(layout.shapes[0])
+        self._moves = self.moves.numpy()  # the same memory, quicker to write
+        self.addresses = self.memory.data_ptr(), self.moves.data_ptr()
+
+    @cached_property
+    def layers(self) -> list[Left]:
+        return self._layout.views(self.memory)[1]
+
+    def move(self, kept: int, missing: int) -> None:
+        self._moves[:] = kept, missing
+
+
+class Carried(Sequence[RecurrentState]):
+    """The DeltaNet layers' memory as a step left it; made into states only when somebody asks for those."""
+
+    def __init__(self, slab: Slab, states_of: Callable[[Slab], list[RecurrentState]]) -> None:
+        self.slab: Slab | None = slab
+        self._states_of = states_of
+        self._states: list[RecurrentState] = []
+
+    def _all(self) -> list[RecurrentState]:
+        if self.slab:
+            self._states, self.slab = self._states_of(self.slab), None
+        return self._states
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    @overload
+    def __getitem__(self, index: int) -> RecurrentState: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RecurrentState]: ...
+    def __getitem__(self, index: int | slice) -> RecurrentState | list[RecurrentState]:
+        return self._all()[index]
+
+    def __iter__(self) -> Iterator[RecurrentState]:
+        return iter(self._all())
+
+
+@dataclass
+class _StagedSlab:
+    slab: Slab
+    rows: int
+    each: bool
+    states_of: Callable[[Slab], list[RecurrentState]]
+
+    def after(self, rows: int) -> Carried:
+        self.slab.move(rows, rows if self.each else 0)
+        return Carried(self.slab, self.states_of)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The drafts of a step, and the tokens after its last new token and after each draft; negative ones as `sample`
+    writes them. `logits` [1 + drafts, V] hold until the next step.
+    """
+
+    drafts: list[int]
+    tokens: list[int]
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a program does: reads `new` tokens, makes `made` drafts or takes `given` ones, chooses with `chosen`."""
+
+    new: int
+    made: int = 0
+    given: int = 0
+    chosen: bool = False
+    each: bool = False
+
+    @property
+    def rows(self) -> int:
+        return self.new + self.made + self.given
+
+
+class Stepper:
+    """Programs of a model on a machine."""
+
+    def __init__(self, model: Qwen35, machine: Machine) -> None:
+        self._model, self._machine = model, machine
+        self._layout = Layout(model.config)
+        self._slabs: list[Slab] = []
+        self._programs: dict[Hashable, tuple[Runnable, Tensor]] = {}
+        self._ids = torch.zeros(ROWS, dtype=torch.long)
+        self._tokens = torch.zeros(ROWS, dtype=torch.long)
+        self._id_numbers, self._token_numbers = self._ids.numpy(), self._tokens.numpy()
+
+    def takes(self, state: SequenceState, rows: int) -> bool:
+        return rows <= ROWS and state.kv.kind == "f32" and state.last_hidden is not None
+
+    def prepare(self, state: SequenceState, drafts: int) -> None:
+        """Lay out the programs of steps with up to so many drafts, so that the first of them need not wait for it."""
+        for made in range(drafts + 1):
+            self._program(_Plan(1, made=made, chosen=True, each=made > 0), state)
+
+    def forward(self, ids: Sequence[int], state: SequenceState, *, each: bool) -> Tensor:
+        """`Qwen35.forward` of a few rows after some others."""
+        self._id_numbers[: len(ids)] = ids
+        staged, _ = self._run(_Plan(len(ids), each=each), state, None)
+        return staged.hidden.clone()
+
+    def step(
+        self, new: Sequence[int], state: SequenceState, sampler: Sampler, *, made: int = 0, given: Sequence[int] = ()
+    ) -> Chosen:
+        """Read `new` tokens and `made` or `given` drafts after them, and stage them all."""
+        plan = _Plan(len(new), made, len(given), chosen=True, each=bool(made or given))
+        self._id_numbers[: len(new) + len(given)] = [*new, *given]
+        _, logits = self._run(plan, state, sampler)
+        drafts = self._id_numbers[len(new) : plan.rows].tolist()
+        return Chosen(drafts, self._token_numbers[: 1 + len(drafts)].tolist(), logits)
+
+    @torch.inference_mode()
+    def _run(self, plan: _Plan, state: SequenceState, sampler: Sampler | None) -> tuple[Staged, Tensor]:
+        before, after = self._before(state), self._free_slab()
+        runnable, logits = self._program(plan, state)
+        last, start = state.last_hidden, state.length
+        assert last is not None
+        cos, sin = self._model.rotary.table(start + plan.rows)
+        row = 4 * cos.shape[1] * (start - 1)
+        state.kv.reserve(start, plan.rows)
+        tables = state.kv.addresses
+        if state.mtp_kv:
+            state.mtp_kv.reserve(start - 1, plan.rows)
+            tables += state.mtp_kv.addresses
+        inputs = [*before.addresses, after.addresses[0], last.data_ptr(), cos.data_ptr() + row, sin.data_ptr() + row]
+        if sampler:
+            inputs += sampler.addresses
+        runnable.run_at(inputs, tables, start)
+        if plan.made or plan.given or plan.new > 1:
+            ids = tuple(self._id_numbers[: plan.rows].tolist())
+        else:
+            ids = (int(self._id_numbers[0]),)
+        layers = _StagedSlab(after, plan.rows, plan.each, self._states_of)
+        staged = Staged(ids, after.hidden[: plan.rows], layers, plan.each)
+        state.stage(staged)
+        return staged, logits
+
+    def _before(self, state: SequenceState) -> Slab:
+        """What the last step left; or the states, brought into that shape."""
+        if isinstance(state.recurrent, Carried) and state.recurrent.slab:
+            return state.recurrent.slab
+        slab = self._free_slab()
+        slab.move(0, 0)
+        for left, layer in zip(slab.layers, state.recurrent, strict=True):
+            left.inputs[: layer.window.shape[0]] = layer.window
+            left.state.copy_(layer.state)
+        state.recurrent = Carried(slab, self._states_of)
+        return slab
+
+    def _free_slab(self) -> Slab:
+        index = unheld(self._slabs)
+        if index is None:
+            self._slabs = [*self._slabs[1 - _KEPT :], Slab(self._layout)]
+            index = len(self._slabs) - 1
+        return self._slabs[index]
+
+    def _states_of(self, slab: Slab) -> list[RecurrentState]:
+        kept, missing = slab.moves.tolist()
+        c = self._model.config.delta
+        states = []
+        for left in slab.layers:
+            state = left.state.clone()
+            if missing:
+                _, k, v = c.heads(left.mixed[:missing])
+                state = self._model.recur(k, k, v, left.g[:missing], left.beta[:missing], left.state)
+            states.append(RecurrentState(left.inputs[kept : kept + c.conv_kernel - 1].clone(), state))
+        return states
+
+    def _program(self, plan: _Plan, state: SequenceState) -> tuple[Runnable, Tensor]:
+        if plan not in self._programs:
+            self._programs[plan] = self._record(plan, state)
+        return self._programs[plan]
+
+    def _record(self, plan: _Plan, state: SequenceState) -> tuple[Runnable, Tensor]:
+        model, start, config = self._model, state.length, self._model.config
+        state.kv.reserve(start, plan.rows)
+        tables = state.kv.tables
+        if state.mtp_kv:
+            state.mtp_kv.reserve(start - 1, plan.rows)
+            tables = tables + state.mtp_kv.tables
+        before, after = torch.empty(self._layout.size), torch.empty(self._layout.size)
+        moves = torch.zeros(2, dtype=torch.long)
+        last = torch.empty(config.hidden)
+        cos, sin = (torch.empty(plan.rows + 1, config.rope.dim // 2) for _ in range(2))
+        inputs = [before, moves, after, last, cos, sin]
+        choose: Callable[..., None] = model.ops[sample]
+        sampler = Sampler.places(model.vocabulary)
+        if plan.chosen:
+            inputs += sampler
+        ids, logits = self._ids[: plan.rows], torch.empty(0)
+        _, layers = self._layout.views(before)
+        past = [Past(left, moves[:1], moves[1:]) for left in layers]
+        with self._machine.record(inputs, tables, start) as program:
+            hidden = last[None]
+            for i in range(plan.made):
+                at = plan.new - 1 + i
+                hidden = model.draft_row(ids[at : at + 1], hidden, state, start - 1 + i, cos[i : i + 1], sin[i : i + 1])
+                made = ids[plan.new : plan.new + i], ids[plan.new + i : plan.new + i + 1]
+                choose(model.draft_logits(hidden)[0], *sampler, *made, True)
+            hidden, left = model.rows(ids, last, state, past, start, (cos, sin), each=plan.each)
+            if plan.chosen:
+                logits = model.logits(hidden[plan.new - 1 :])
+                for i, row in enumerate(logits):
+                    choose(row, *sampler, ids[plan.new : plan.new + i], self._tokens[i : i + 1], False)
+        outputs = [hidden, *itertools.chain(*left)]
+        program.parts = [(part, 2, 4 * at) for part, at in zip(outputs, self._layout.starts, strict=True)]
+        return self._machine.prepare(program), logits
