@@ -17,19 +17,19 @@ from urllib.parse import urlsplit
 
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.driver import Driver
-from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
+from textual.theme import Theme
 
-from chatapp import keys
+from chatapp import keys, paths
 from chatapp.backend import Backend
 from chatapp.chat_screen import ChatScreen
 from chatapp.options import ChatOptions
 from chatapp.settings import Settings, Value
 from chatapp.store import Store
-from chatapp.terminal import Terminal
-from themes import DEFAULT, load_themes
+from themes import DEFAULT, OwnThemes, load_themes
 
+LOOK_SECONDS = 1.0
+"""Between two looks whether a theme of the user's has been written."""
 _PATIENCE = 6.0
 """Seconds to leave in good order once the terminal is gone."""
 
@@ -58,30 +58,49 @@ class QwenChat(App[None]):
     ) -> None:
         super().__init__()
         self._backend = backend
+        self.themes: dict[str, Theme] = {}
+        self._own_themes = OwnThemes(paths.themes_path())
         for theme in load_themes():
-            self.register_theme(theme)
+            self._know(theme)
+        own, faults = self._own_themes.look()
+        for theme in own:
+            self._know(theme)
+        options = replace(options, notices=(*options.notices, *faults))
         wanted = options.theme or settings.theme
         if wanted is not None and wanted not in self.available_themes:
             notice = f"There is no theme {wanted!r}: /theme shows those there are."
             options = replace(options, notices=(*options.notices, notice))
             wanted = None
         self.theme = wanted or DEFAULT
-        self._keys = settings.keys
+        self.settings = settings
         self.keymap: dict[str, str] = {}
         """The keys that the settings have changed."""
         self.chat = ChatScreen(backend, store, options, clock, keep)
 
-    def get_driver_class(self) -> type[Driver]:
-        usual = super().get_driver_class()
-        return Terminal if usual is LinuxDriver else usual
+    def _know(self, theme: Theme) -> None:
+        self.themes[theme.name] = theme
+        self.register_theme(theme)
+
+    def _look_at_themes(self) -> None:
+        """A theme of the user's that was written is worn as it is now."""
+        own, faults = self._own_themes.look()
+        for theme in own:
+            self._know(theme)
+            if theme.name == self.theme:
+                self.mutate_reactive(QwenChat.theme)
+        for fault in faults:
+            self.chat.say(fault, "warning")
 
     def get_default_screen(self) -> Screen[Any]:
         return self.chat
 
     def on_mount(self) -> None:
         self.call_after_refresh(self.run_worker, _warm_up, thread=True, exit_on_error=False)
-        if self._keys:
-            self.run_worker(self._map_keys(self._keys), exit_on_error=False)
+        if self.settings.reduced_motion:
+            self.chat.call_after_refresh(self.chat.keep_still, True)
+        if self.settings.keys:
+            self.run_worker(self._map_keys(self.settings.keys), exit_on_error=False)
+        self.set_interval(LOOK_SECONDS, self._look_at_themes)
         if not self.is_headless:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self._end, number)

@@ -14,13 +14,13 @@ from textual.widgets import Static
 
 from chatapp.figures import count
 from chatapp.markdown_view import MarkdownView
-from chatapp.message_view import MessageView
 from chatapp.plain_container import PlainContainer
 from chatapp.plain_view import PlainView
 from chatapp.thought import ThoughtView
 from runtime.protocol import Channel, FinishReason
 
 FRAME = 1 / 12  # seconds between two drawings of a reply
+USER_ROWS = 24  # of a long message, until it is unfolded
 
 Ending = FinishReason | Literal["failed", "partial"]
 Severity = Literal["info", "warning", "error"]
@@ -45,9 +45,9 @@ class Block(Widget):
         raise NotImplementedError
 
 
-class UserBlock(MessageView, Block):
+class UserBlock(PlainView, Block):
     def __init__(self, text: str) -> None:
-        super().__init__(text, classes="block")
+        super().__init__(text, USER_ROWS, classes="block")
         self.text = text
 
     def fresh(self) -> UserBlock:

@@ -5,42 +5,42 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.content import Content
+from textual.widgets import Static
 
 from chatapp import commands
 from chatapp.backend import Backend
 from chatapp.blocks import ReplyBlock, UserBlock
-from chatapp.chip_row import ChipRow
 from chatapp.commands import CommandError
-from chatapp.completion import Completions
-from chatapp.composer import HISTORY, Composer
+from chatapp.composer import Composer
 from chatapp.options import ChatOptions
 from chatapp.parts.comfort import ComfortPart
 from chatapp.parts.conversations import ConversationsPart
 from chatapp.parts.models import ModelsPart
 from chatapp.parts.reading import ReadingPart
 from chatapp.parts.talk import TalkPart
-from chatapp.parts.writing import WritingPart
 from chatapp.sanitize import clean
 from chatapp.settings import Value
 from chatapp.stage import JumpToEnd, Stage
 from chatapp.status import StatusLine
-from chatapp.store import Store, StoreError
+from chatapp.store import Store
 from chatapp.transcript import Transcript
 from chatapp.turns import Turns
 from chatapp.waiting import Waiting
 
 QUIT_SECONDS = 3.0
 """How long a second Ctrl+C still quits."""
+HINTS = 6
+"""Commands shown while one is typed."""
 
 
-class ChatScreen(ConversationsPart, TalkPart, WritingPart, ReadingPart, ModelsPart, ComfortPart):
+class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPart):
     """Implements `commands.Chat` and `view.View`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -71,9 +71,8 @@ class ChatScreen(ConversationsPart, TalkPart, WritingPart, ReadingPart, ModelsPa
             show=False,
         ),
         Binding(
-            "ctrl+g", "command('answer')", "End the thought and answer now", id="chat.answer", priority=True, show=False
+            "ctrl+o", "command('answer')", "End the thought and answer now", id="chat.answer", priority=True, show=False
         ),
-        Binding("ctrl+o", "command('editor')", "Write in your editor", id="chat.editor", priority=True, show=False),
         Binding("pageup", "page(-1)", "Scroll back", id="chat.page_up", priority=True, show=False),
         Binding("pagedown", "page(1)", "Scroll on", id="chat.page_down", priority=True, show=False),
         Binding("ctrl+home", "top", "Go to the beginning", id="chat.top", priority=True, show=False),
@@ -102,9 +101,8 @@ class ChatScreen(ConversationsPart, TalkPart, WritingPart, ReadingPart, ModelsPa
             yield JumpToEnd(id="jump")
         with Container(id="desk"):
             yield Waiting(id="waiting")
-            yield ChipRow(id="chips")
-            yield (completions := Completions(id="completions"))
-            yield Composer(completions, id="composer")
+            yield Static("", id="hints", markup=False)
+            yield Composer(id="composer")
         yield StatusLine(id="status")
 
     def on_mount(self) -> None:
@@ -127,33 +125,18 @@ class ChatScreen(ConversationsPart, TalkPart, WritingPart, ReadingPart, ModelsPa
         else:
             self._run(call)
 
-    @on(Composer.Refused)
-    def _refused(self, event: Composer.Refused) -> None:
-        self.say(event.text, "warning")
-
     @on(Composer.Changed)
-    def _typed(self) -> None:
-        self.composer.offer()
-        self.query_one(ChipRow).show(self.composer.found, self.turns.status.context_length)
+    def _typed(self, event: Composer.Changed) -> None:
+        found = commands.matches(event.text_area.text)
+        hints = self.query_one("#hints", Static)
+        hints.display = bool(found)
+        lines = [Content.assemble((f"{known.usage:<21}", "bold"), known.help) for known in found[:HINTS]]
+        hints.update(Content("\n").join(lines))
 
-    @on(Completions.Chosen)
-    def _complete(self, event: Completions.Chosen) -> None:
-        self.composer.accept(event.number)
-        self.composer.focus()
-
-    @on(ChipRow.Pressed)
-    def _unfold(self, event: ChipRow.Pressed) -> None:
-        if event.chip.paste:
-            self.composer.unfold(event.chip)
-        self.composer.focus()
-
-    @on(Composer.Editing)
-    def _edit(self) -> None:
-        self._run_named("editor")
-
-    @on(Composer.Left)
-    def _leave_composer(self) -> None:
-        self.focus_next()
+    @on(Composer.Completing)
+    def _complete(self, event: Composer.Completing) -> None:
+        if found := commands.matches(event.text):
+            self.composer.put(f"/{found[0].name}{' ' * bool(found[0].takes)}")
 
     @on(Composer.Nothing)
     def _let_go(self) -> None:
@@ -176,6 +159,9 @@ class ChatScreen(ConversationsPart, TalkPart, WritingPart, ReadingPart, ModelsPa
 
     def on_key(self, event: events.Key) -> None:
         """What is typed anywhere goes to the composer."""
+        if self.move(event.key):
+            event.stop()
+            return
         if event.is_printable and event.character and not self.composer.has_focus:
             event.stop()
             self.composer.insert_typed(event.character)
@@ -205,14 +191,16 @@ class ChatScreen(ConversationsPart, TalkPart, WritingPart, ReadingPart, ModelsPa
     def action_stop(self) -> None:
         if self.turns.generating:
             self._run_named("stop")
+        elif self.comfort.vim_moves and self.composer.has_focus:
+            self.transcript.focus()
         else:
             self.composer.focus()
 
     def action_command(self, name: str) -> None:
         self._run_named(name)
 
-    def action_toggle_thinking(self) -> None:
-        self.set_thinking(not self.turns.status.thinking)
+    async def action_toggle_thinking(self) -> None:
+        await self._guard(lambda: self.set_thinking(not self.turns.status.thinking))
 
     def action_page(self, direction: int) -> None:
         if direction < 0:
@@ -259,8 +247,6 @@ class ChatScreen(ConversationsPart, TalkPart, WritingPart, ReadingPart, ModelsPa
             self.report(error)
             await self._open(None)
         self.opened.set()
-        with suppress(StoreError):
-            self.composer.remember_earlier(await self._session.asked(HISTORY))
         if self._options.system_override is not None:
             self._session.system = self._options.system_override
         for notice in (self._store_notice, *self._options.notices):

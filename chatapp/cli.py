@@ -36,7 +36,8 @@ examples:
   qwenchat bench --help                           measure what the engine does
 
 The model is the one named, else {variable}, else `model` of the settings, else a tiny built-in one.
-Settings are in {settings}.
+Settings are in {settings}; beside it, the folders themes (NAME.toml),
+personas (NAME.md) and presets (NAME.toml) hold your own.
 QWENCHAT_HOME names one folder for conversations, settings and the log.
 """
 

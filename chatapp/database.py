@@ -81,6 +81,13 @@ MIGRATIONS: tuple[str, ...] = (
         INSERT INTO words (rowid, content) VALUES (new.id, new.content);
     END;
     """,
+    # What a conversation has of its own instead of the user's settings, as a JSON object.
+    """
+    CREATE TABLE choices (
+        conversation_id TEXT PRIMARY KEY REFERENCES conversations (id) ON DELETE CASCADE,
+        chosen TEXT NOT NULL
+    ) WITHOUT ROWID;
+    """,
 )
 
 

@@ -13,6 +13,9 @@ KvType = Literal["auto", "q8"]
 Draft = Literal["auto", "off", "1", "2", "3", "4"]
 """How many tokens the model drafts at each step; auto: as many as pay."""
 
+Notify = Literal["off", "bell", "desktop"]
+NotifyWhen = Literal["away", "always"]
+
 GIGABYTE = 10**9
 
 

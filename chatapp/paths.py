@@ -35,6 +35,11 @@ def settings_path() -> Path:
     return (_home() or platformdirs.user_config_path(_APP, appauthor=False)) / "settings.toml"
 
 
+def themes_path() -> Path:
+    """The folder of the user's own themes."""
+    return settings_path().with_name("themes")
+
+
 def log_path() -> Path:
     """What the worker writes to its stderr ends here."""
     return (_home() or platformdirs.user_log_path(_APP, appauthor=False)) / "worker.log"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,13 +37,26 @@ class Picker(ModalScreen[str]):
     """Ends with the key of the choice, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c", "dismiss(None)", "Close", id="picker.close", priority=True, show=False),
+        Binding("escape,ctrl+c", "leave", "Close", id="picker.close", priority=True, show=False),
         Binding("down", "move(1)", "Next", id="picker.next", priority=True, show=False),
         Binding("up", "move(-1)", "Previous", id="picker.previous", priority=True, show=False),
     ]
 
-    def __init__(self, title: str, choices: Sequence[Choice], empty: str = "Nothing matches.") -> None:
+    def __init__(
+        self,
+        title: str,
+        choices: Sequence[Choice],
+        empty: str = "Nothing matches.",
+        preview: Callable[[str], None] | None = None,
+        chosen: str | None = None,
+    ) -> None:
+        """`chosen`: where the list begins. `preview` hears of each choice that the cursor is on, and at the end, when
+
+        nothing is taken, of `chosen`.
+        """
         super().__init__()
+        self._preview = preview
+        self._chosen_first = chosen
         self._title = title
         self._choices = choices
         self._empty = empty
@@ -66,6 +79,16 @@ class Picker(ModalScreen[str]):
     def _take(self) -> None:
         self.query_one(OptionList).action_select()
 
+    @on(OptionList.OptionHighlighted)
+    def _looked_at(self, event: OptionList.OptionHighlighted) -> None:
+        if self._preview is not None and event.option.id is not None:
+            self._preview(event.option.id)
+
+    def action_leave(self) -> None:
+        if self._preview is not None and self._chosen_first is not None:
+            self._preview(self._chosen_first)
+        self.dismiss(None)
+
     @on(OptionList.OptionSelected)
     def _chosen(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option.id)
@@ -84,7 +107,8 @@ class Picker(ModalScreen[str]):
         column = max((width for width in widths if width <= COLUMN), default=0)
         options.add_options([Option(_prompt(choice, column), id=choice.key) for choice in choices])
         if choices:
-            options.highlighted = 0
+            keys = [choice.key for choice in choices]
+            options.highlighted = keys.index(self._chosen_first) if self._chosen_first in keys else 0
         else:
             options.add_option(Option(Content(self._empty), disabled=True))
 

@@ -47,6 +47,7 @@ class Session:
         self.conversation: Conversation | None = None
         self.thread: list[Node] = []
         self.system = default_system
+        self.own: dict[str, Any] = {}  # the settings of replies that are the conversation's own
         self._store = store
         self._default_system = default_system
         self._order = asyncio.Lock()
@@ -63,6 +64,7 @@ class Session:
         self._let_go()
         self.conversation, self.thread, self.system = None, [], self._default_system
         self._stored_head, self._unsent = None, Unsent()
+        self.own = {}
 
     async def open(self, conversation_id: str) -> bool:
         """Go on with a saved conversation; False if there is none of that id.
@@ -70,18 +72,18 @@ class Session:
         A reply that another window is writing is left out: `look` brings it when it has ended.
         """
 
-        def read() -> tuple[Conversation | None, list[Node]]:
+        def read() -> tuple[Conversation | None, list[Node], dict[str, Any]]:
             written = self._store.claimed(conversation_id)
             thread = self._store.thread(conversation_id)
             if written and thread and thread[-1].status == "partial":
                 del thread[-1]
-            return self._store.get(conversation_id), thread
+            return self._store.get(conversation_id), thread, self._store.choices(conversation_id)
 
-        conversation, thread = await self._in_order(read)
+        conversation, thread, own = await self._in_order(read)
         if conversation is None:
             return False
         self._let_go()
-        self.conversation, self.thread = conversation, thread
+        self.conversation, self.thread, self.own = conversation, thread, own
         self._stored_head, self._unsent = thread[-1].id if thread else None, Unsent()
         self.system = self._stored_system() if thread else self._default_system
         return True
@@ -178,6 +180,18 @@ class Session:
             return False
         return True
 
+    def prefer_system(self, text: str) -> None:
+        """The system prompt of new conversations, this one among them if it has not begun."""
+        if not self.thread and self.system == self._default_system:
+            self.system = text
+        self._default_system = text
+
+    async def keep_own(self, own: Mapping[str, Any]) -> None:
+        """These settings are the conversation's own from now on; a new one is stored with them later."""
+        self.own = dict(own)
+        if (conversation := self.conversation) is not None:
+            await self._in_order(lambda: self._store.keep_choices(conversation.id, own))
+
     async def look(self) -> tuple[list[Node], bool]:
         """What other windows have written below this thread since, now a part of it.
 
@@ -230,10 +244,6 @@ class Session:
         if self._alive is not None:
             self._alive.release()
             self._alive = None
-
-    async def asked(self, limit: int) -> list[str]:
-        """The last messages of the user in all conversations, oldest first."""
-        return await self._in_order(lambda: self._store.asked(limit))
 
     async def conversations(self) -> list[Conversation]:
         """The saved ones, last written first."""
@@ -289,6 +299,8 @@ class Session:
         """The conversation, which the store learns of if it is new."""
         if self.conversation is None:
             self.conversation = self._store.create(model=model)
+            if self.own:
+                self._store.keep_choices(self.conversation.id, self.own)
         return self.conversation
 
     def _catch_up(self) -> tuple[list[Node], bool]:

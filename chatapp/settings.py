@@ -11,14 +11,16 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomlkit
 import tomlkit.exceptions
 
-from chatapp.options import Draft, KvType, Ops
+from chatapp.options import Draft, KvType, Notify, NotifyWhen, Ops
 from runtime.protocol import Sampling
 
+When = Literal["now", "load", "start"]
+"""At once, when a model is opened, or when the program starts."""
 Value = str | int | float | bool | None
 
 
@@ -26,9 +28,20 @@ class SettingsError(Exception):
     """A setting or its file cannot be used; the message is a sentence for the user."""
 
 
-def _about(description: str, low: float | None = None, high: float | None = None) -> dict[str, Any]:
-    """A setting's one-sentence description and, for a number, its bounds, both included."""
-    return {"description": description, "low": low, "high": high}
+def _about(
+    description: str,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    above: float | None = None,
+    group: str = "",
+    when: When = "now",
+) -> dict[str, Any]:
+    """A setting's one-sentence description and, for a number, its bounds, `low` and `high` included, `above` not.
+
+    `group`: the heading that begins with this setting. `when` a change of it is felt.
+    """
+    return {"description": description, "low": low, "high": high, "above": above, "group": group, "when": when}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,25 +49,34 @@ class Settings:
     """Each is one key of the file, the last ones a table; None, which is no key, leaves the choice to the presets."""
 
     model: str | None = field(
-        default=None, metadata=_about("The model file, or served model, that opens when none is named.")
+        default=None,
+        metadata=_about("The model file, or served model, that opens when none is named.", group="Model", when="start"),
     )
     context_length: int | None = field(
-        default=None, metadata=_about("Tokens of context to open the model with.", low=16)
+        default=None, metadata=_about("Tokens of context to open the model with.", low=16, when="load")
     )
-    ops: Ops = field(default="auto", metadata=_about("Which implementation of the operations runs the model."))
-    threads: int | None = field(default=None, metadata=_about("How many CPU threads run the model.", low=1, high=1024))
-    kv_type: KvType = field(default="auto", metadata=_about("How keys and values are kept; q8 takes less memory."))
+    ops: Ops = field(
+        default="auto", metadata=_about("Which implementation of the operations runs the model.", when="load")
+    )
+    threads: int | None = field(
+        default=None, metadata=_about("How many CPU threads run the model.", low=1, high=1024, when="load")
+    )
+    kv_type: KvType = field(
+        default="auto", metadata=_about("How keys and values are kept; q8 takes less memory.", when="load")
+    )
     memory_budget: float | None = field(
-        default=None, metadata=_about("GB of memory for the states of conversations.", 0, 100_000)
+        default=None, metadata=_about("GB of memory for the states of conversations.", 0, 100_000, when="load")
     )
     snapshot_budget: float | None = field(
-        default=None, metadata=_about("GB on disk for the states of conversations; 0 keeps none there.", 0, 100_000)
+        default=None,
+        metadata=_about("GB on disk for the states of conversations; 0 keeps none there.", 0, 100_000, when="load"),
     )
     draft: Draft = field(
         default="auto", metadata=_about("Tokens the model drafts at each step; auto drafts as many as pay.")
     )
-    theme: str | None = field(default=None, metadata=_about("The colours of the chat."))
-    thinking: bool | None = field(default=None, metadata=_about("Whether the model thinks before it answers."))
+    thinking: bool | None = field(
+        default=None, metadata=_about("Whether the model thinks before it answers.", group="Replies")
+    )
     thinking_budget: int | None = field(default=None, metadata=_about("Tokens after which a thought is closed.", low=0))
     preserve_thinking: bool | None = field(
         default=None, metadata=_about("Whether earlier thoughts stay in the prompt.")
@@ -64,7 +86,7 @@ class Settings:
         default=None, metadata=_about("How freely words are chosen; 0 always takes the likeliest.", 0, 5)
     )
     top_p: float | None = field(
-        default=None, metadata=_about("Keep the likeliest tokens up to this total probability.", 0, 1)
+        default=None, metadata=_about("Keep the likeliest tokens up to this total probability.", above=0, high=1)
     )
     top_k: int | None = field(
         default=None, metadata=_about("Keep this many of the likeliest tokens; 0 keeps all.", low=0)
@@ -81,6 +103,23 @@ class Settings:
     seed: int | None = field(default=None, metadata=_about("The seed of the random choices.", 0, 2**63 - 1))
     max_tokens: int | None = field(
         default=None, metadata=_about("The longest reply in tokens, its thought included.", low=1)
+    )
+    theme: str | None = field(default=None, metadata=_about("The colours of the chat.", group="Comfort"))
+    reduced_motion: bool = field(
+        default=False, metadata=_about("Whether nothing moves by itself: the cursor stands still, and nothing slides.")
+    )
+    vim_moves: bool = field(
+        default=False,
+        metadata=_about("Whether j, k, d, u, g and G scroll once Esc has left the line you write in; i goes back."),
+    )
+    notify: Notify = field(
+        default="bell", metadata=_about("How the end of a long reply is told while you look elsewhere.")
+    )
+    notify_when: NotifyWhen = field(
+        default="away", metadata=_about("Whether that is told only while the terminal is not in focus.")
+    )
+    notify_seconds: float = field(
+        default=10.0, metadata=_about("Seconds that a reply takes at least before its end is told.", 0, 86_400)
     )
     keys: Mapping[str, object] = field(default_factory=dict)  # the table [keys]: ids of bindings and their keys
     servers: Mapping[str, object] = field(default_factory=dict)  # the tables [servers.NAME], see remote.profiles
@@ -102,6 +141,21 @@ def kind(name: str) -> tuple[type, tuple[str, ...]]:
     return next((part for part in typing.get_args(hint) if part is not type(None)), hint), ()
 
 
+def read(name: str, word: str) -> Value:
+    """One word, as a user writes it, as the setting takes it. Raises SettingsError."""
+    python_type, _ = kind(name)
+    try:
+        if python_type is bool:
+            value: object = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}[
+                word.strip().lower()
+            ]
+        else:
+            value = word if python_type is str else python_type(word.strip().replace(",", "."))
+        return check(name, value)
+    except (KeyError, ValueError, OverflowError, SettingsError):
+        raise SettingsError(f"{name} takes {expected(name)}, not {_shown(word)}.") from None
+
+
 def expected(name: str) -> str:
     """What a setting takes, in words that follow "takes"."""
     python_type, choices = kind(name)
@@ -113,6 +167,8 @@ def expected(name: str) -> str:
         return "a text"
     noun = "a whole number" if python_type is int else "a number"
     low, high = FIELDS[name].metadata["low"], FIELDS[name].metadata["high"]
+    if (above := FIELDS[name].metadata["above"]) is not None:
+        return f"{noun} above {above}" + (f" and up to {high}" if high is not None else "")
     if low is None:
         return noun
     return f"{noun} from {low} to {high}" if high is not None else f"{noun} of at least {low}"
@@ -127,8 +183,13 @@ def check(name: str, value: object) -> Value:
         value = python_type(value)
     good = type(value) is python_type and (not choices or value in choices)
     if good and isinstance(value, int | float) and not isinstance(value, bool):
-        low, high = FIELDS[name].metadata["low"], FIELDS[name].metadata["high"]
-        good = math.isfinite(value) and (low is None or value >= low) and (high is None or value <= high)
+        bounds = FIELDS[name].metadata
+        good = (
+            math.isfinite(value)
+            and (bounds["low"] is None or value >= bounds["low"])
+            and (bounds["above"] is None or value > bounds["above"])
+            and (bounds["high"] is None or value <= bounds["high"])
+        )
     if not good:
         raise SettingsError(f"{name} takes {expected(name)}, not {_shown(value)}.")
     return typing.cast(Value, value)

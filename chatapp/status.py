@@ -47,7 +47,7 @@ class StatusLine(Static):
             self.refresh()
 
     def hint(self, text: str, seconds: float = 2.0) -> None:
-        """A word in the place of the figures, for a moment."""
+        """A word in the place of the state, for a moment."""
         self._hint = text
         self.refresh()
         if self._hint_timer is not None:
@@ -65,7 +65,7 @@ class StatusLine(Static):
             left.append((f"thinking {'on' if status.thinking else 'off'}", ""))
         state = [(status.state, "$text-accent" if status.busy else "")] if status.state else []
         if self._hint:
-            return _line([*left, (self._hint, "$text-warning")], [], width)
+            state = [(self._hint, "$text-warning")]
         figures = _figures(status)
         while figures and _width(left) + _width(state) + _width(figures) > width:
             figures.pop(0)

@@ -148,15 +148,6 @@ class Store:
         """Last written first."""
         return self._conversations("WHERE deleted IS NULL ORDER BY touched DESC LIMIT ? OFFSET ?", limit, offset)
 
-    def asked(self, limit: int, longest: int = 100_000) -> list[str]:
-        """The last messages of the user in all conversations, oldest first; none longer than `longest` characters."""
-        with self.reading() as sql:
-            rows = sql.execute(
-                "SELECT content FROM nodes WHERE role = 'user' AND length(content) <= ? ORDER BY id DESC LIMIT ?",
-                (longest, limit),
-            ).fetchall()
-        return [content for (content,) in reversed(rows)]
-
     def add(
         self,
         conversation_id: str,
@@ -334,6 +325,21 @@ class Store:
         """A number that changes when another window, and not this one, has written."""
         with self.reading() as sql:
             return int(sql.execute("PRAGMA data_version").fetchone()[0])
+
+    def choices(self, conversation_id: str) -> dict[str, Any]:
+        """The settings that a conversation has of its own."""
+        with self.reading() as sql:
+            row = sql.execute("SELECT chosen FROM choices WHERE conversation_id = ?", (conversation_id,)).fetchone()
+        return dict(json.loads(row[0])) if row is not None else {}
+
+    def keep_choices(self, conversation_id: str, choices: Mapping[str, Any]) -> None:
+        """In place of those before. A conversation that is gone keeps none."""
+        with self.transaction() as sql:
+            sql.execute(
+                "INSERT INTO choices SELECT id, ? FROM conversations WHERE id = ?"
+                " ON CONFLICT (conversation_id) DO UPDATE SET chosen = excluded.chosen",
+                (json.dumps(dict(choices)), conversation_id),
+            )
 
     def close(self) -> None:
         with self._lock:

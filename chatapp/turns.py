@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from chatapp.backend import Backend
 from chatapp.blocks import ReplyBlock
+from chatapp.choices import Choices
 from chatapp.drafts import DraftRecord
 from chatapp.figures import TokenRate, count
 from chatapp.jobs import Ask, Job, Jobs, Open, Retry
@@ -54,8 +55,7 @@ class Turns:
         clock: Callable[[], float] = time.monotonic,
         save_every: float = 1.0,
     ) -> None:
-        self.thinking = options.thinking
-        self.drafts = options.drafts
+        self.choices = Choices(options)
         self.records: dict[int, DraftRecord] = {}  # of the replies of this session, by their id
         self._backend = backend
         self._session = session
@@ -93,7 +93,7 @@ class Turns:
             self._status,
             state="stopping…" if self._stopping else self._status.state,
             model=self._loading or (model.name if model is not None else None),
-            thinking=self.thinking if self.thinking is not None else default,
+            thinking=self.choices.thinking if self.choices.thinking is not None else default,
             context_length=(model.context_length or None) if model is not None else None,
         )
 
@@ -116,6 +116,10 @@ class Turns:
     def generating(self) -> bool:
         """Whether a reply runs, from the moment its message left the queue."""
         return self._turning
+
+    def reconfigure(self, changes: Mapping[str, Any]) -> None:
+        """The next model is opened with these fields of ChatOptions."""
+        self._options = replace(self._options, **changes)
 
     def open(self, path: str, *, chosen: bool = False) -> None:
         """Open a model, before any message that waits; `chosen`: the user has just named it."""
@@ -159,8 +163,10 @@ class Turns:
 
     def reset(self) -> None:
         """Another conversation: the figures of the last one go."""
+        self.choices.take(self._session.own)
         ready = "ready" if self._backend.model is not None else ""
         self._show(Status(state=self._status.state if self._status.busy else ready, busy=self._status.busy))
+        self._view.turns_changed()
 
     async def stop(self) -> None:
         """End the reply that runs, and wait until it has ended."""
@@ -295,11 +301,11 @@ class Turns:
             uuid.uuid4().hex,
             turn.conversation_id,
             turn.messages,
-            self._options.sampling,
-            self.thinking,
-            self._options.thinking_budget,
-            self._options.preserve_thinking,
-            self.drafts,
+            self.choices.sampling,
+            self.choices.thinking,
+            self.choices.thinking_budget,
+            self.choices.preserve_thinking,
+            self.choices.drafts,
         )
         self._request, self._channel = request.request_id, None
         self._show(Status(state="waiting", busy=True, context_used=self._status.context_used))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kernels.op import Column
+from kernels.table import OPS
 from runtime import presets
 from runtime.cache import KVType, SequenceState
 from runtime.chat_template import ChatTemplate
@@ -72,7 +73,18 @@ def open_chat_model(
         ops=loaded.model.ops.column,
         presets={mode: _shown(params) for mode, params in by_mode.items()},
     )
-    return chat, info, loaded.notices
+    return chat, info, [*loaded.notices, *_slower(command.ops)]
+
+
+def _slower(asked: str) -> list[str]:
+    """A sentence if operations run otherwise than was asked for."""
+    if asked != "triton":
+        return []
+    missing = [op.name for op in OPS if op.triton is None]
+    if not missing:
+        return []
+    which = "No operation has" if len(missing) == len(OPS) else f"{len(missing)} of {len(OPS)} operations have not"
+    return [f"{which} a Triton version yet: the references run in their place, slowly. --ops auto is faster."]
 
 
 _KV_TYPES: dict[str, KVType] = {"auto": "f32", "q8": "q8"}

@@ -36,6 +36,35 @@ def load_themes() -> list[Theme]:
     return [parse_theme(file.read_text("utf-8"), Path(file.name).stem) for file in sorted(files, key=lambda f: f.name)]
 
 
+class OwnThemes:
+    """The user's folder of themes, looked at again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: dict[Path, tuple[int, int]] = {}  # when it was written, in ns, and its size
+
+    def look(self) -> tuple[list[Theme], list[str]]:
+        """What has been written since the last time, and a sentence for each file that is no theme."""
+        themes, faults = [], []
+        try:
+            files = sorted(self._folder.glob("*.toml"))
+        except OSError:
+            files = []
+        for path in files:
+            try:
+                stat = path.stat()
+                now = stat.st_mtime_ns, stat.st_size
+                if self._seen.get(path) == now:
+                    continue
+                self._seen[path] = now
+                themes.append(parse_theme(path.read_text("utf-8-sig"), path.stem))
+            except ThemeError as error:
+                faults.append(str(error))
+            except (OSError, UnicodeDecodeError) as error:
+                faults.append(f"The theme {path} cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8'}.")
+        return themes, faults
+
+
 def parse_theme(text: str, name: str) -> Theme:
     """A theme from its TOML: `dark`, a colour for each role, and a table `variables` of any others.
 

@@ -9,7 +9,6 @@ from typing import Protocol
 from chatapp.commands.help import Pages
 from chatapp.commands.conversations import Conversations
 from chatapp.commands.talk import Talk
-from chatapp.commands.writing import Writing
 from chatapp.commands.reading import Reading
 from chatapp.commands.models import Models
 from chatapp.commands.comfort import Comfort
@@ -19,5 +18,5 @@ from chatapp.commands.registry import COMMANDS, Call, Command, CommandError, mat
 __all__ = ["COMMANDS", "Call", "Chat", "Command", "CommandError", "matches", "parse"]
 
 
-class Chat(Pages, Conversations, Talk, Writing, Reading, Models, Comfort, Protocol):
+class Chat(Pages, Conversations, Talk, Reading, Models, Comfort, Protocol):
     """All that commands can ask of the chat."""

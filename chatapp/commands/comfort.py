@@ -12,12 +12,19 @@ class Comfort(Protocol):
 
     async def set_theme(self, name: str) -> None: ...
 
+    async def show_settings(self) -> None: ...
+
     def quit(self) -> None: ...
 
 
 @command("[NAME]", "Change the colours")
 async def theme(chat: Comfort, argument: str) -> None:
     await chat.set_theme(argument)
+
+
+@command("", "Show and change the settings")
+async def settings(chat: Comfort, argument: str) -> None:
+    await chat.show_settings()
 
 
 @command("", "Leave", "Ctrl+Q")

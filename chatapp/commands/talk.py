@@ -18,11 +18,29 @@ class Talk(Protocol):
 
     async def retry(self) -> None: ...
 
-    def set_thinking(self, on: bool | None) -> None: ...
+    async def set_thinking(self, on: bool | None) -> None: ...
 
-    def set_draft(self, choice: Draft | None) -> None: ...
+    async def set_budget(self, tokens: int | None) -> None: ...
+
+    async def set_draft(self, choice: Draft | None) -> None: ...
 
     def set_system(self, text: str) -> None: ...
+
+    async def show_parameters(self) -> None: ...
+
+    async def set_parameter(self, name: str, word: str, *, everywhere: bool) -> None: ...
+
+    async def use_preset(self, name: str) -> None: ...
+
+    async def save_preset(self, name: str) -> None: ...
+
+    async def use_persona(self, name: str) -> None: ...
+
+    async def edit_persona(self, name: str) -> None: ...
+
+    async def save_persona(self, name: str) -> None: ...
+
+    async def delete_persona(self, name: str) -> None: ...
 
 
 @command("on|off", "Think before answering, or answer at once", "Ctrl+T")
@@ -30,7 +48,17 @@ async def think(chat: Talk, argument: str) -> None:
     choices = {"on": True, "off": False, "": None}
     if argument.lower() not in choices:
         raise CommandError("Write /think on or /think off.")
-    chat.set_thinking(choices[argument.lower()])
+    await chat.set_thinking(choices[argument.lower()])
+
+
+@command("N|off", "Close a thought after N tokens, in this conversation")
+async def budget(chat: Talk, argument: str) -> None:
+    if argument.lower() in ("off", "-"):
+        await chat.set_budget(None)
+    elif argument.isdecimal():
+        await chat.set_budget(int(argument))
+    else:
+        raise CommandError("Write /budget and a number of tokens, or /budget off.")
 
 
 @command("auto|off|N", "Draft N tokens at each step, 1 to 4, or as many as pay")
@@ -38,7 +66,7 @@ async def draft(chat: Talk, argument: str) -> None:
     choices = dict(zip(words := typing.get_args(Draft), words, strict=True)) | {"": None}
     if argument.lower() not in choices:
         raise CommandError("Write /draft auto, /draft off, or /draft and a number from 1 to 4.")
-    chat.set_draft(choices[argument.lower()])
+    await chat.set_draft(choices[argument.lower()])
 
 
 @command("", "Stop the reply", "Esc")
@@ -46,7 +74,7 @@ async def stop(chat: Talk, argument: str) -> None:
     await chat.stop()
 
 
-@command("", "End the thought and answer now", "Ctrl+G")
+@command("", "End the thought and answer now", "Ctrl+O")
 async def answer(chat: Talk, argument: str) -> None:
     await chat.answer_now()
 
@@ -59,3 +87,38 @@ async def retry(chat: Talk, argument: str) -> None:
 @command("[TEXT]", "Set the system prompt, or show it; `-` takes it away")
 async def system(chat: Talk, argument: str) -> None:
     chat.set_system(argument)
+
+
+@command("[edit|save|delete] [NAME]", "Take on a saved system prompt; edit, save or delete one")
+async def persona(chat: Talk, argument: str) -> None:
+    verb, _, name = argument.partition(" ")
+    verbs = {"edit": chat.edit_persona, "save": chat.save_persona, "delete": chat.delete_persona}
+    if verb not in verbs:
+        await chat.use_persona(argument)
+    elif not name.strip():
+        raise CommandError(f"Write the name of a persona after /persona {verb}.")
+    else:
+        await verbs[verb](name.strip())
+
+
+@command("[NAME [VALUE] [default]]", "Show or set what replies are made with; `-` takes a value away")
+async def set_(chat: Talk, argument: str) -> None:
+    """`default`: in every conversation, and in the settings."""
+    name, _, rest = argument.partition(" ")
+    words = rest.split()
+    everywhere = words[-1:] == ["default"]
+    if not name:
+        await chat.show_parameters()
+        return
+    await chat.set_parameter(name, " ".join(words[:-1] if everywhere else words), everywhere=everywhere)
+
+
+@command("[save] [NAME]", "Take a whole set of sampling values, or save those that hold now")
+async def preset(chat: Talk, argument: str) -> None:
+    verb, _, name = argument.partition(" ")
+    if verb != "save":
+        await chat.use_preset(argument)
+    elif not name.strip():
+        raise CommandError("Write a name for the preset after /preset save.")
+    else:
+        await chat.save_preset(name.strip())

@@ -75,7 +75,7 @@ class ChatBase(Screen[None], PlainContainer):
         return getattr(self.app, "keymap", {})
 
     def _unsent(self) -> Unsent:
-        return Unsent(self.composer.message, self.turns.unsent)
+        return Unsent(self.composer.text, self.turns.unsent)
 
     def say(self, text: str, severity: Severity = "info") -> None:
         self._add(NoticeBlock(text, severity))

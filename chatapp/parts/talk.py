@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import tomllib
+
+from chatapp import choices, paths, settings
 from chatapp.commands import CommandError
-from chatapp.options import Draft, drafts
+from chatapp.figures import plural
+from chatapp.form import Entry, Form
+from chatapp.options import Draft
 from chatapp.parts.base import ChatBase
+from chatapp.picker import Choice, Picker
 from chatapp.remote.address import is_address
+from chatapp.sanitize import clean_line
+from chatapp.settings import SettingsError, Value
+from chatapp.shelf import Shelf, ShelfError
+from chatapp.writing_screen import WritingScreen
+
+_NO_PERSONA = "-"
+_OF_THE_MODEL = "model"
 
 
 class TalkPart(ChatBase):
@@ -27,17 +41,23 @@ class TalkPart(ChatBase):
         await self.turns.stop()
         self.turns.retry()
 
-    def set_thinking(self, on: bool | None) -> None:
+    async def set_thinking(self, on: bool | None) -> None:
+        """It is remembered; None only shows it."""
         if on is not None:
-            self.turns.thinking = on
-        self.turns_changed()
+            await self._choose("thinking", on, everywhere=True)
         state = self.turns.status.thinking
         if state is not None:
             self._show_hint(f"thinking is {'on' if state else 'off'}{' from the next message on' * (on is not None)}")
 
-    def set_draft(self, choice: Draft | None) -> None:
+    async def set_budget(self, tokens: int | None) -> None:
+        await self._choose("thinking_budget", tokens)
+        if tokens is None and self.turns.choices.thinking_budget is not None:
+            tokens = self.turns.choices.thinking_budget
+        self._show_hint("thoughts end by themselves" if tokens is None else f"thoughts end after {tokens:,} tokens", 4)
+
+    async def set_draft(self, choice: Draft | None) -> None:
         if choice is not None:
-            self.turns.drafts = drafts(choice)
+            await self._choose("draft", None if choice == "auto" else choice)
         model = self.turns.model
         if model is not None and is_address(model.path):
             self._show_hint("what is drafted is the server's choice", 4.0)
@@ -45,7 +65,8 @@ class TalkPart(ChatBase):
         if model is not None and not model.has_mtp:
             self._show_hint("this model has no MTP block: it drafts nothing", 4.0)
             return
-        state = {None: "as many as pay", 0: "none"}.get(self.turns.drafts, f"{self.turns.drafts} at each step")
+        drafts = self.turns.choices.drafts
+        state = {None: "as many as pay", 0: "none"}.get(drafts, f"{drafts} at each step")
         self._show_hint(f"drafts: {state}{' from the next message on' * (choice is not None)}")
 
     def set_system(self, text: str) -> None:
@@ -53,3 +74,179 @@ class TalkPart(ChatBase):
             self._session.system = "" if text == "-" else text
         now = self._session.system
         self.say(f"System prompt: {now}" if now else "There is no system prompt.")
+
+    # Sampling and all else that a reply is made with.
+
+    async def show_parameters(self) -> None:
+        """Here, or for every conversation: as the user switches."""
+
+        def entries() -> list[Entry]:
+            return [self._entry(name) for name in choices.NAMES]
+
+        async def change(name: str, value: Value) -> None:
+            await self._choose(name, value)
+
+        self.app.push_screen(
+            Form("How replies are made, in this conversation", entries, change, "/settings is for all of them")
+        )
+
+    async def set_parameter(self, name: str, word: str, *, everywhere: bool) -> None:
+        """Without a word it is shown; `-` takes the choice away."""
+        if name not in choices.NAMES:
+            raise CommandError(f"There is no parameter {clean_line(name, 40)!r}. Those are {', '.join(choices.NAMES)}.")
+        if word:
+            await self._choose(name, None if word == "-" else settings.read(name, word), everywhere=everywhere)
+        entry = self._entry(name)
+        shown = "the model's own" if entry.value is None else _shown(entry.value)
+        source = f" ({entry.source or 'of the model'})" if entry.value is not None else ""
+        self._show_hint(f"{name}: {shown}{source}", 4.0)
+
+    async def use_preset(self, name: str) -> None:
+        """All sampling of this conversation at once."""
+        shelf = presets()
+        if not name:
+            listed = [Choice(_OF_THE_MODEL, _OF_THE_MODEL, "What the makers of the model advise")]
+            listed += [Choice(each, each, _remark(shelf, each)) for each in shelf.names()]
+            name = await self.app.push_screen_wait(Picker("Presets", listed)) or ""
+            if not name:
+                return
+        if name == _OF_THE_MODEL:
+            values: dict[str, Value] = {}
+        else:
+            try:
+                values = preset(name, shelf.read(name))
+            except ShelfError as error:
+                raise CommandError(str(error)) from error
+        for each in choices.SAMPLING:
+            self.turns.choices.set(each, values.get(each))
+        for each in set(values) - set(choices.SAMPLING):
+            self.turns.choices.set(each, values[each])
+        await self._keep_own()
+        self._show_hint(f"preset {name} from the next message on", 4.0)
+
+    async def save_preset(self, name: str) -> None:
+        """What replies are made with now, as a preset of the user's own."""
+        held = {each: self.turns.choices.get(each) for each in choices.SAMPLING}
+        lines = [f"{each} = {value}" for each, value in held.items() if value is not None]
+        if not lines:
+            raise CommandError("Nothing is chosen here: there is nothing to save. /set chooses.")
+        try:
+            await asyncio.to_thread(presets().save, name, "\n".join(lines) + "\n")
+        except ShelfError as error:
+            raise CommandError(str(error)) from error
+        self._show_hint(f"saved as the preset {name}", 4.0)
+
+    # Personas: system prompts with a name.
+
+    async def use_persona(self, name: str) -> None:
+        shelf = personas()
+        if not name:
+            listed = [Choice(each, each, _first_line(shelf, each)) for each in shelf.names()]
+            listed.append(Choice(_NO_PERSONA, "none", "No system prompt"))
+            name = await self.app.push_screen_wait(Picker("Personas", listed)) or ""
+            if not name:
+                return
+        try:
+            text = "" if name == _NO_PERSONA else await asyncio.to_thread(shelf.read, name)
+        except ShelfError as error:
+            raise CommandError(f"{error} /persona edit NAME makes one.") from error
+        self._session.system = text.strip()
+        self.say(f"Persona {name}: {self._session.system}" if text else "There is no system prompt.")
+
+    async def edit_persona(self, name: str) -> None:
+        """On a screen of its own, beginning with what it is, else with the system prompt."""
+        shelf = personas()
+        try:
+            text = await asyncio.to_thread(shelf.read, name) if name in shelf.names() else self._session.system
+            screen = WritingScreen(f"Persona {clean_line(name, 60)}", text.strip())
+            edited: str | None = await self.app.push_screen_wait(screen)
+            if edited is None:
+                return
+            if not edited.strip():
+                raise CommandError("An empty persona is not saved. /persona delete NAME deletes one of yours.")
+            await asyncio.to_thread(shelf.save, name, edited.strip() + "\n")
+        except ShelfError as error:
+            raise CommandError(str(error)) from error
+        self._session.system = edited.strip()
+        self.say(f"The persona {name} is saved, and from the next message on it is the system prompt.")
+
+    async def save_persona(self, name: str) -> None:
+        if not self._session.system:
+            raise CommandError("There is no system prompt to save. /system TEXT sets one.")
+        try:
+            await asyncio.to_thread(personas().save, name, self._session.system + "\n")
+        except ShelfError as error:
+            raise CommandError(str(error)) from error
+        self._show_hint(f"saved as the persona {name}", 4.0)
+
+    async def delete_persona(self, name: str) -> None:
+        try:
+            await asyncio.to_thread(personas().delete, name)
+        except ShelfError as error:
+            raise CommandError(str(error)) from error
+        self._show_hint(f"the persona {name} is deleted", 4.0)
+
+    # Inner workings.
+
+    async def _choose(self, name: str, value: Value, *, everywhere: bool = False) -> None:
+        """For this conversation, or for all, in which case the settings keep it. Raises SettingsError, StoreError."""
+        self.turns.choices.set(name, value, everywhere=everywhere)
+        self.turns_changed()
+        await self._keep_own()
+        if everywhere:
+            await asyncio.to_thread(self._keep, {name: "auto" if name == "draft" and value is None else value})
+
+    async def _keep_own(self) -> None:
+        await self._session.keep_own(self.turns.choices.here)
+        self.turns_changed()
+
+    def _entry(self, name: str) -> Entry:
+        held = self.turns.choices
+        value = held.get(name)
+        if value is None:
+            value, source = held.of_model(name, self.turns.model), ""
+        else:
+            source = "of this conversation" if name in held.here else "of all conversations"
+        group = "Sampling" if name in choices.SAMPLING else "Thought and drafts"
+        return Entry(name, value, source, group)
+
+
+def presets() -> Shelf:
+    return Shelf("presets", ".toml", paths.settings_path().with_name("presets"))
+
+
+def personas() -> Shelf:
+    return Shelf("personas", ".md", paths.settings_path().with_name("personas"))
+
+
+def preset(name: str, text: str) -> dict[str, Value]:
+    """The values of a preset's TOML. Raises CommandError."""
+    try:
+        body = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CommandError(f"The preset {name} is not valid TOML: {error}.") from error
+    if unknown := sorted(body.keys() - set(choices.NAMES)):
+        raise CommandError(f"The preset {name} has {plural(len(unknown), 'unknown key')}: {', '.join(unknown)}.")
+    try:
+        return {key: settings.check(key, value) for key, value in body.items()}
+    except SettingsError as error:
+        raise CommandError(f"The preset {name} cannot be used: {error}") from error
+
+
+def _remark(shelf: Shelf, name: str) -> str:
+    """The comment at its beginning, else its values."""
+    first = _first_line(shelf, name)
+    if first.startswith("#") or not shelf.is_own(name):
+        return first.lstrip("# ")
+    return ", ".join(line.replace(" = ", " ") for line in shelf.read(name).splitlines() if line.strip())
+
+
+def _first_line(shelf: Shelf, name: str) -> str:
+    try:
+        return next((line for line in shelf.read(name).splitlines() if line.strip()), "")
+    except ShelfError as error:
+        return str(error)
+
+
+def _shown(value: Value) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)

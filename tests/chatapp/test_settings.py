@@ -52,6 +52,26 @@ def test_values_are_read_as_their_types(path: Path) -> None:
     assert found.sampling() == Sampling(temperature=1.0, top_k=20)
 
 
+@pytest.mark.parametrize(
+    ("name", "word", "value"),
+    [
+        ("top_p", "0,5", 0.5),
+        ("top_k", " 7 ", 7),
+        ("thinking", "ON", True),
+        ("draft", "2", "2"),
+        ("system", "a b", "a b"),
+    ],
+)
+def test_a_word_is_read_as_the_setting_takes_it(name: str, word: str, value: settings.Value) -> None:
+    assert settings.read(name, word) == value
+
+
+@pytest.mark.parametrize(("name", "word"), [("top_p", "0"), ("top_k", "1.5"), ("thinking", "maybe"), ("ops", "gpu")])
+def test_a_word_that_it_does_not_take_is_named(name: str, word: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{name} takes .*, not '{word}'"):
+        settings.read(name, word)
+
+
 @pytest.mark.parametrize("value", ["2", '"2"'])
 def test_a_number_of_drafts_may_be_written_as_one(path: Path, value: str) -> None:
     write(path, f"draft = {value}\n")
@@ -64,7 +84,7 @@ def test_a_number_of_drafts_may_be_written_as_one(path: Path, value: str) -> Non
         ('thinking = "yes"', "thinking takes true or false, not 'yes'."),
         ("top_k = 1.5", "top_k takes a whole number of at least 0, not 1.5."),
         ("top_k = true", "top_k takes a whole number of at least 0, not True."),
-        ("top_p = 1.2", "top_p takes a number from 0 to 1, not 1.2."),
+        ("top_p = 1.2", "top_p takes a number above 0 and up to 1, not 1.2."),
         ("temperature = nan", "temperature takes a number from 0 to 5, not nan."),
         ("temperature = inf", "temperature takes a number from 0 to 5, not inf."),
         ("system = 3", "system takes a text, not 3."),

@@ -36,6 +36,18 @@ def test_text_can_be_read(name: str, ground: str) -> None:
         assert contrast(getattr(theme, role), getattr(theme, ground)) >= 4.5, role
 
 
+def test_there_are_a_dozen_and_some_of_high_contrast_both_dark_and_light() -> None:
+    assert len(THEMES) >= 12
+    roles = ("primary", "secondary", "accent", "success", "warning", "error")
+    strong = {
+        theme.dark
+        for theme in THEMES.values()
+        if contrast(theme.foreground or "", theme.background or "") >= 18
+        and all(contrast(getattr(theme, role), theme.background or "") >= 7 for role in roles)
+    }
+    assert strong == {True, False}
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

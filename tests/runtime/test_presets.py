@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from rewrite import GOLDENS
 
+from kernels.table import OPS
+from runtime.loading import open_chat_model
 from runtime.presets import presets, resolve, thinking_by_default
-from runtime.protocol import Sampling
+from runtime.protocol import Load, Sampling
 from runtime.sampling import SamplingError, SamplingParams
 
 
@@ -134,3 +137,11 @@ class TestChoice:
     def test_out_of_range_is_refused(self) -> None:
         with pytest.raises(SamplingError, match="top_p must be above 0"):
             resolve(Sampling(top_p=7.0), self.PRESET)
+
+
+def test_asked_for_triton_what_runs_in_its_place_is_told() -> None:
+    _, _, notices = open_chat_model(Load(str(GOLDENS / "tiny-dense.gguf"), ops="triton"), lambda done, total: None)
+    missing = [op for op in OPS if op.triton is None]
+    assert any("Triton version yet" in notice for notice in notices) == bool(missing)
+    _, _, notices = open_chat_model(Load(str(GOLDENS / "tiny-dense.gguf"), ops="reference"), lambda done, total: None)
+    assert not any("Triton" in notice for notice in notices)

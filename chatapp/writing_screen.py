@@ -1,0 +1,39 @@
+"""A screen to write a longer text on."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Label, Static, TextArea
+
+
+class WritingScreen(ModalScreen[str]):
+    """Ends with the text, or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s", "keep", "Keep the text", id="writing.keep", priority=True, show=False),
+        Binding("escape", "dismiss(None)", "Leave it as it was", id="writing.close", priority=True, show=False),
+    ]
+
+    def __init__(self, title: str, text: str) -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="writing"):
+            yield Label(self._title, id="writing-title", markup=False)
+            yield TextArea(self._text, soft_wrap=True, tab_behavior="focus", id="writing-text")
+            yield Static("Ctrl+S keeps it · Esc leaves it as it was", id="writing-help", markup=False)
+
+    def on_mount(self) -> None:
+        text = self.query_one(TextArea)
+        text.move_cursor(text.document.end)
+        text.focus()
+
+    def action_keep(self) -> None:
+        self.dismiss(self.query_one(TextArea).text)
