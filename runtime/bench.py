@@ -11,6 +11,8 @@ from runtime import bench_draft, bench_resume
 from runtime.bench_worker import WorkerError
 from runtime.protocol import Load
 
+_MODES = {"off": (False,), "on": (True,), "both": (False, True)}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 if the figures are what they should be, 1 if not, 2 if there are none."""
@@ -18,7 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     benchmarks = parser.add_subparsers(required=True, metavar="NAME")
     resume = benchmarks.add_parser("resume", help="what a turn of a long conversation reads again")
     resume.add_argument("--tokens", type=int, default=8000, help="of history (default: %(default)s)")
-    resume.add_argument("--quick", action="store_true", help="only without thinking")
+    for name, what in (("thinking", "thoughts"), ("preserve-thinking", "thoughts that stay in the history")):
+        resume.add_argument(f"--{name}", choices=list(_MODES), default="both", help=f"with {what} (default: both)")
+    resume.add_argument("--context", type=int, help="tokens (default: as the model has, or as are needed)")
     resume.add_argument("--kv-type", choices=["auto", "q8"], default="auto", help="type of keys and values")
     drafts = benchmarks.add_parser("draft", help="what drafting brings")
     drafts.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
@@ -42,7 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _resume(found: argparse.Namespace) -> bench_resume.Report:
-    return bench_resume.measure(found.model, found.tokens, quick=found.quick, ops=found.ops, kv_type=found.kv_type)
+    load = Load(found.model, found.context, found.ops, kv_type=found.kv_type)
+    return bench_resume.measure(
+        load,
+        found.tokens,
+        thinking=_MODES[found.thinking],
+        preserve_thinking=_MODES[found.preserve_thinking],
+    )
 
 
 def _draft(found: argparse.Namespace) -> bench_draft.Report:

@@ -1,7 +1,7 @@
 """What a turn of a long conversation reads again: in one session, after a restart, after a kill.
 
-A history is read and settled; then a next turn, a new answer, an edit and a fork are asked for, and each is compared
-with an empty chat that gets the same new words. All goes through worker processes, as in the chat.
+A history is read and settled; then a next turn, a new answer, a fork and edits of several messages are asked for, and
+each is compared with an empty chat that gets the same new words. All goes through worker processes, as in the chat.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,13 +22,20 @@ from runtime.loading import open_chat_model
 from runtime.protocol import Generate, Load, Message, Sampling, Stats
 
 MOST_MS = 50.0  # by which the first token may come later than in an empty chat, the model's own work not counted
+MOST_MS_PER_GB = 300.0  # to read a state
+_MEASURABLE = 50_000_000  # bytes of a state, below which it is opening the files that takes the time
 
 _SHORT = Sampling(temperature=0, max_tokens=2)
 _WORDS = "the river runs past the old mill and nobody knows how deep the water is below the wheel"
 _TURNS = 20  # of the history
+_EDITED = (16, 11, 6, 2)  # turns, the last first: an edit leaves those before it
 _REPEATS = 3
 _ROOM = 2048  # tokens, for what follows the history
 _DEFAULT_CONTEXT = 30_000  # tokens, that fit without being asked for
+
+
+Session = Literal["same", "restarted", "killed"]
+Operation = tuple[str, str, tuple[Message, ...]]  # its name, the conversation, and what it asks there
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class Row:
     """One operation. `late_ms`: how much later the first token came than in an empty chat, without prefill."""
 
     mode: str
-    session: Literal["same", "restarted", "killed"]
+    session: Session
     operation: str
     prompt_tokens: int
     prefilled_tokens: int
@@ -67,8 +75,12 @@ class Report:
     read_ms_per_gb: float
 
     @property
+    def read_good(self) -> bool:
+        return self.read_ms_per_gb <= MOST_MS_PER_GB or self.state_bytes < _MEASURABLE
+
+    @property
     def good(self) -> bool:
-        return all(row.good for row in self.rows)
+        return self.read_good and all(row.good for row in self.rows)
 
     def as_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "good": self.good}
@@ -76,31 +88,32 @@ class Report:
     def as_text(self) -> str:
         lines = [
             f"{self.model}, {self.history_tokens:,} tokens of history",
-            f"{'':32}{'session':>10}{'operation':>15}{'prefilled':>10}{'new':>6}{'TTFT ms':>9}{'late ms':>9}",
+            f"{'':32}{'session':>10}{'operation':>16}{'prefilled':>10}{'new':>6}{'TTFT ms':>9}{'late ms':>9}",
         ]
         lines += [
-            f"{row.mode:32}{row.session:>10}{row.operation:>15}{row.prefilled_tokens:>10}{row.new_tokens:>6}"
+            f"{row.mode:32}{row.session:>10}{row.operation:>16}{row.prefilled_tokens:>10}{row.new_tokens:>6}"
             f"{row.ttft_ms:>9.1f}{row.late_ms:>9.1f}{'' if row.good else '  !'}"
             for row in self.rows
         ]
-        lines.append(f"state on disk: {self.state_bytes / 1e6:,.1f} MB, read in {self.read_ms_per_gb:,.0f} ms per GB")
+        lines.append(
+            f"state on disk: {self.state_bytes / 1e6:,.1f} MB, read in {self.read_ms_per_gb:,.0f} ms per GB"
+            f"{'' if self.read_good else '  !'}"
+        )
         return "\n".join(lines)
 
 
 def measure(
-    path: str,
+    load: Load,
     tokens: int,
     *,
-    quick: bool = False,
-    ops: Literal["auto", "reference", "cpu", "triton"] = "auto",
-    kv_type: Literal["auto", "q8"] = "auto",
+    thinking: Sequence[bool] = (False, True),
+    preserve_thinking: Sequence[bool] = (False, True),
 ) -> Report:
-    """Raises WorkerError."""
-    thinking = [False] if quick else [False, True]
-    modes = [Mode(*choice) for choice in itertools.product(thinking, [False, True])]
+    """`tokens` of history; `load` says which model and how. Raises WorkerError."""
+    modes = [Mode(*choice) for choice in itertools.product(thinking, preserve_thinking)]
     with tempfile.TemporaryDirectory(prefix="qwenchat-bench-") as folder:
-        context = None if tokens < _DEFAULT_CONTEXT else tokens + _ROOM
-        load = Load(path, context, ops, snapshots=f"{folder}/states", kv_type=kv_type)
+        context = load.context_length or (None if tokens < _DEFAULT_CONTEXT else tokens + _ROOM)
+        load = dataclasses.replace(load, context_length=context, snapshots=f"{folder}/states")
         rows: list[Row] = []
         for mode in modes:
             shutil.rmtree(f"{folder}/states", ignore_errors=True)
@@ -115,29 +128,31 @@ def _measure_mode(load: Load, mode: Mode, tokens: int, folder: Path) -> tuple[li
     with BenchWorker(load) as worker:
         # an empty chat, several times: the first one pays for what is slow once
         empty = [_turn(mode, worker, f"empty {i}", (_words(i),))[0] for i in range(2 * _REPEATS)][_REPEATS:]
+        row = partial(_row, mode, empty)
         history = _history(worker, mode, tokens)
-    row = partial(_row, mode, empty)
-    shutil.rmtree(states)
-
-    with BenchWorker(load) as worker:
         stats, reply = _turn(mode, worker, "long", history)
         shutil.copytree(states, saved)
-        operations = _operations(history, reply)
-        rows = [row("same", name, _turn(mode, worker, chat, messages)[0]) for name, chat, messages in operations]
+        goings_on, edits = _goings_on(history, reply), _edits(history)
+        rows = _asked(row, "same", mode, worker, [*goings_on, *edits])
 
-    for name, chat, messages in operations:
+    for operations in (*([operation] for operation in goings_on), edits):
         with _restarted(load, mode, states, saved) as worker:
-            rows.append(row("restarted", name, _turn(mode, worker, chat, messages)[0]))
+            rows += _asked(row, "restarted", mode, worker, operations)
 
-    name, chat, messages = operations[0]
     with _restarted(load, mode, states, saved) as worker:
-        _, reply = _turn(mode, worker, chat, messages)
+        history = (*history, reply, _words(7))
+        _, reply = _turn(mode, worker, "long", history)
         worker.kill()
     with _restarted(load, mode, states, None) as worker:
-        found, _ = _turn(mode, worker, chat, (*messages, reply, _words(7)))
-        rows.append(row("killed", name, found))
+        rows += _asked(row, "killed", mode, worker, [*_goings_on(history, reply), *edits])
     shutil.rmtree(saved)
     return rows, stats.context_used, worker.model.name
+
+
+def _asked(
+    row: Callable[[Session, str, Stats], Row], session: Session, mode: Mode, worker: BenchWorker, asked: list[Operation]
+) -> list[Row]:
+    return [row(session, name, _turn(mode, worker, chat, messages)[0]) for name, chat, messages in asked]
 
 
 def _restarted(load: Load, mode: Mode, states: Path, saved: Path | None) -> BenchWorker:
@@ -155,16 +170,18 @@ def _words(number: int) -> Message:
     return Message("user", f"And what would you say to that, {number}?")
 
 
-def _operations(history: tuple[Message, ...], reply: Message) -> list[tuple[str, str, tuple[Message, ...]]]:
-    """Ways to go on from a history that ends in a user's message, which was answered with `reply`."""
-    middle = len(history) // 4 * 2  # a user's message
+def _goings_on(history: tuple[Message, ...], reply: Message) -> list[Operation]:
+    """From a history that ends in a user's message, which was answered with `reply`."""
     return [
         ("next turn", "long", (*history, reply, _words(1))),
         ("new answer", "long", history),
-        ("edit of last", "long", (*history[:-1], _words(2))),
-        ("fork at last", "fork", (*history[:-1], _words(3))),
-        ("edit of middle", "long", (*history[:middle], _words(4))),
+        ("fork at last", "fork", (*history[:-1], _words(2))),
+        ("edit of last", "long", (*history[:-1], _words(3))),
     ]
+
+
+def _edits(history: tuple[Message, ...]) -> list[Operation]:
+    return [(f"edit of {turn}", "long", (*history[: 2 * (turn - 1)], _words(4))) for turn in _EDITED]
 
 
 def _history(worker: BenchWorker, mode: Mode, tokens: int) -> tuple[Message, ...]:
@@ -188,9 +205,7 @@ def _turn(mode: Mode, worker: BenchWorker, conversation: str, messages: tuple[Me
     )
 
 
-def _row(
-    mode: Mode, empty: list[Stats], session: Literal["same", "restarted", "killed"], operation: str, found: Stats
-) -> Row:
+def _row(mode: Mode, empty: list[Stats], session: Session, operation: str, found: Stats) -> Row:
     return Row(
         mode=mode.name,
         session=session,

@@ -23,3 +23,7 @@ class UserError(Exception):
     def __init__(self, sentence: str) -> None:
         # names and values from files end up in sentences
         super().__init__(printable(sentence, _LONGEST_SENTENCE))
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error
+    """Work was given up because it is not wanted any more, or something else is wanted first."""

@@ -25,6 +25,8 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from runtime.errors import Interrupted
+
 VERSION = 2
 _READABLE = (1, VERSION)  # the first had exact places only
 MANIFEST, LOCK = "manifest.json", "lock"
@@ -40,10 +42,6 @@ class DamagedError(Exception):
 
 class NewerError(Exception):
     """A snapshot written by a later version of the program."""
-
-
-class Interrupted(Exception):  # noqa: N818 - not an error
-    """Writing was given up because something else is wanted."""
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from runtime.cache import BLOCK, Checkpoint, KVBlock, KVCache, RecurrentState, SequenceState
+from runtime.errors import Interrupted
 from runtime.prefix import common_prefix
 from runtime.snapshot_budget import DiskBudget, folder_bytes
 from runtime.snapshot_files import (
     LOCK,
     MANIFEST,
     DamagedError,
-    Interrupted,
     Manifest,
     NewerError,
     digest_of,

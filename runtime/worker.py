@@ -181,9 +181,9 @@ class Worker:
         """Keep what can be kept of this model's states, as far as there is time."""
         self._cold = False
         deadline = time.monotonic() + _LEAVE_SECONDS
-        self._prepare(lambda: time.monotonic() > deadline, lambda event: None)
+        self._prepare(lambda: time.monotonic() > deadline, lambda event: None, leaving=True)
 
-    def _prepare(self, cancelled: Callable[[], bool], emit: Callable[[Event], None]) -> None:
+    def _prepare(self, cancelled: Callable[[], bool], emit: Callable[[Event], None], *, leaving: bool = False) -> None:
         """Warm up a new model, settle the last turn, and bring states to disk."""
         if self._chat is None or cancelled():
             return
@@ -191,6 +191,8 @@ class Worker:
             if self._cold:
                 self._cold = False
                 self._chat.warm_up()
+            if leaving:  # there may be no time to settle, and the turn as it was generated is most of what is wanted
+                self._chat.save(cancelled)
             settled = self._chat.settle(cancelled)
             self._chat.save(cancelled)
             if settled:  # said only now, so that a turn that is known to have settled survives whatever happens

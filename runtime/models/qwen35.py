@@ -24,6 +24,7 @@ from kernels.op import OpTable
 from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.residual import add, shift_rows
 from runtime.cache import KVType, LayerCache, RecurrentState, SequenceState, Staged, StagedState, StagedStates
+from runtime.errors import Interrupted
 from runtime.models.config import ModelConfig, MoEConfig
 from runtime.models.stepping import ROWS, Left, Past, Stepper
 from runtime.rope import RotaryEmbedding
@@ -273,13 +274,20 @@ class Qwen35:
 
     @torch.inference_mode()
     def forward(
-        self, ids: Sequence[int], state: SequenceState, *, each: bool = False, positions: Tensor | None = None
+        self,
+        ids: Sequence[int],
+        state: SequenceState,
+        *,
+        each: bool = False,
+        positions: Tensor | None = None,
+        cancelled: Callable[[], bool] | None = None,
     ) -> Tensor:
         """Run T rows after what `state` holds and stage them; the caller commits.
 
         `each`: keep the recurrent state after every row, so that any number of rows can be committed.
-        `positions` [T] or [3, T] where they are not simply the next ones. Returns the hidden states
-        after output_norm, [T, H].
+        `positions` [T] or [3, T] where they are not simply the next ones. `cancelled` is asked before each layer, but
+        not for a few rows; then Interrupted may be raised, and nothing is staged. Returns the hidden states after
+        output_norm, [T, H].
         """
         rows, start = len(ids), state.length
         if self.stepper and positions is None and self.stepper.takes(state, rows):
@@ -296,7 +304,7 @@ class Qwen35:
             return mixed
 
         numbers = torch.tensor(ids)
-        hidden = self._trunk(numbers, at, state, recur)
+        hidden = self._trunk(numbers, at, state, recur, cancelled)
         self._fill_mtp(numbers, hidden, state.last_hidden, state, mtp_at)
         state.stage(Staged(tuple(ids), hidden, staged, each))
         return hidden
@@ -383,12 +391,19 @@ class Qwen35:
         return Place(start, *self.rotary(positions))
 
     def _trunk(
-        self, ids: Tensor, at: Place, state: SequenceState, recur: Callable[[GatedDeltaNet, Tensor], Tensor]
+        self,
+        ids: Tensor,
+        at: Place,
+        state: SequenceState,
+        recur: Callable[[GatedDeltaNet, Tensor], Tensor],
+        cancelled: Callable[[], bool] | None = None,
     ) -> Tensor:
         """Hidden states after output_norm; `recur` runs the DeltaNet layers, which come to it in order."""
         x = self.ops[embedding](ids, self.trunk.token_embd)
         kv = map(state.kv.layer, itertools.count())
         for block in self.trunk.blocks:
+            if cancelled and cancelled():
+                raise Interrupted
             normed = block.normed(x)
             if isinstance(block.mixer, GatedDeltaNet):
                 mixed = recur(block.mixer, normed)

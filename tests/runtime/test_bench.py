@@ -30,6 +30,14 @@ def test_the_report_shows_every_row() -> None:
     assert report.as_dict()["rows"][0]["prefilled_tokens"] == 10
 
 
+def test_a_state_that_is_read_slowly_is_not_good() -> None:
+    assert Report("Tiny", 8000, (ROW,), 200_000_000, 300.0).good
+    slow = Report("Tiny", 8000, (ROW,), 200_000_000, 300.1)
+    assert not slow.good
+    assert slow.as_text().endswith("!")
+    assert Report("Tiny", 8000, (ROW,), 1_000_000, 300.1).good  # too small to say how fast
+
+
 def test_a_model_that_cannot_be_opened(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["resume", "/no/such/file.gguf"]) == 2
     assert "no file" in capsys.readouterr().err
@@ -37,8 +45,10 @@ def test_a_model_that_cannot_be_opened(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.slow
 def test_no_operation_reads_the_history_again(capsys: pytest.CaptureFixture[str]) -> None:
-    bench.main(["resume", str(GOLDENS / "tiny-dense.gguf"), "--tokens", "600", "--quick", "--json"])
+    options = ["--tokens", "600", "--thinking", "off", "--preserve-thinking", "off", "--json"]
+    bench.main(["resume", str(GOLDENS / "tiny-dense.gguf"), *options])
     report = json.loads(capsys.readouterr().out)
     assert {row["session"] for row in report["rows"]} == {"same", "restarted", "killed"}
+    assert len(report["rows"]) == 3 * (4 + 4)
     for row in report["rows"]:
         assert row["prefilled_tokens"] <= row["new_tokens"], row

@@ -170,21 +170,28 @@ class TestReuse:
 
 
 class TestCancel:
-    @pytest.mark.parametrize("count", [1, 3, 10])
+    @pytest.mark.parametrize("count", [0, 1, 3, 10])
     def test_takes_effect_at_the_next_step(self, engine: Engine, count: int) -> None:
-        steps = list(engine.generate("a", request(), after(count)))
-        assert tokens(iter(steps)) == GREEDY[: count - 1]
+        steps: list[Step] = []
+        steps.extend(engine.generate("a", request(drafts=0), lambda: len(tokens(iter(steps))) >= count))
+        assert tokens(iter(steps)) == GREEDY[:count]
         assert steps[-1] == Done("cancelled")
 
-    def test_in_the_middle_of_prefill(self, engine: Engine) -> None:
-        steps = list(engine.generate("a", request(PROMPT * 40), after(1)))
+    def test_in_prefill_at_the_next_layer(self, engine: Engine) -> None:
+        """A chunk of a large model takes many seconds."""
+        layers = engine.model.config.layers
+        steps = list(engine.generate("a", request(PROMPT * 40), after(1 + layers + 1)))  # in the second chunk
         assert [step.done for step in steps if isinstance(step, Prefilled)] == [0, 512]
         assert steps[-1] == Done("cancelled")
+        steps = list(new_engine(engine.model, 2048).generate("a", request(PROMPT * 40), after(1 + 1)))
+        assert [step.done for step in steps if isinstance(step, Prefilled)] == [0]
+        assert steps[-1] == Done("cancelled")
 
-    def test_leaves_a_state_to_go_on_from(self, engine: Engine) -> None:
-        list(engine.generate("a", request(PROMPT * 40), after(1)))
+    @pytest.mark.parametrize("count", [2, 4, 6, 9])
+    def test_leaves_a_state_to_go_on_from(self, engine: Engine, count: int) -> None:
+        list(engine.generate("a", request(PROMPT * 40), after(count)))
         steps = list(engine.generate("a", request(PROMPT * 40, max_tokens=4), never))
-        assert cached(iter(steps)) == 512
+        assert cached(iter(steps)) == (512 if count > 5 else 0)
         fresh = tokens(new_engine(engine.model, 2048).generate("b", request(PROMPT * 40, max_tokens=4), never))
         assert tokens(iter(steps)) == fresh
 

@@ -13,6 +13,7 @@ import pytest
 from rewrite import GOLDENS
 from test_worker import Process
 
+import runtime.worker
 from runtime.protocol import (
     CacheDrop,
     CacheList,
@@ -29,6 +30,7 @@ from runtime.protocol import (
     Settled,
     encode,
 )
+from runtime.turn import ChatModel
 from runtime.worker import Inbox, Worker
 
 MODEL = str(GOLDENS / "tiny-dense.gguf")
@@ -127,6 +129,23 @@ class TestTheNextWorker:
         worker = start()
         ask(worker, STORY, settled=False)
         worker.end()
+        self.goes_on(start())
+
+    def test_goes_on_after_quitting_though_there_was_no_time_to_settle(
+        self, start: Callable[..., Threaded], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A long reply of a large model takes minutes to be read again."""
+
+        def endless(chat: ChatModel, cancelled: Callable[[], bool]) -> None:
+            while not cancelled():
+                threading.Event().wait(0.001)
+
+        worker = start()
+        with monkeypatch.context() as slow:
+            slow.setattr(ChatModel, "settle", endless)
+            slow.setattr(runtime.worker, "_LEAVE_SECONDS", 0.5)
+            ask(worker, STORY, settled=False)
+            worker.end()
         self.goes_on(start())
 
     def test_goes_on_when_another_model_was_loaded_in_between(self, start: Callable[..., Threaded]) -> None:
