@@ -161,9 +161,10 @@ class RecurrentState:
 
     def alone(self) -> RecurrentState:
         """Itself in memory of its own, so that keeping it keeps no other rows and layers."""
-        if self.window.nbytes == self.window.untyped_storage().nbytes():
+        parts = self.window, self.state
+        if all(part.nbytes == part.untyped_storage().nbytes() for part in parts):
             return self
-        return RecurrentState(self.window.clone(), self.state.clone())
+        return RecurrentState(*(part.clone() for part in parts))
 
 
 @dataclass(frozen=True)
@@ -270,6 +271,11 @@ class SequenceState:
             self.last_hidden = staged.hidden[accepted - 1].clone()
             self.ids.extend(staged.ids[:accepted])
             self._hold()
+
+    def rest(self) -> None:
+        """Hold no more memory than is needed to go on; the rows of the last forward share theirs."""
+        self._staged = None
+        self.recurrent = [layer.alone() for layer in self.recurrent]
 
     def checkpoint(self) -> None:
         """Make the present place one to come back to."""

@@ -177,6 +177,7 @@ class StatePool:
 
     def _put(self, conversation: str, state: SequenceState) -> None:
         self._lent = None
+        state.rest()
         self._states[conversation] = state
         if self.snapshots:
             self._unsaved.pop(conversation, None)

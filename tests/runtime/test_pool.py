@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import itertools
 from pathlib import Path
 
 import pytest
+import torch
 from rewrite import GOLDENS
 from states import MANY, ask, assert_same_state, never, new_engine, new_store, prefilled, request
 
 from runtime.cache import memory
+from runtime.engine import NewToken
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 from runtime.thinning import least_useful, most_useful
@@ -31,6 +35,13 @@ def one_checkpoint(model: Qwen35) -> int:
     return sum(layer.nbytes for layer in prefilled(model, [1]).recurrent)
 
 
+def allocated() -> int:
+    """Bytes of all tensors of this process."""
+    gc.collect()
+    storages = [found.untyped_storage() for found in gc.get_objects() if type(found) is torch.Tensor]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
 class TestBudget:
     def test_fifty_conversations_stay_within_it(self, model: Qwen35) -> None:
         """Each of several turns, every one of which leaves checkpoints."""
@@ -46,6 +57,28 @@ class TestBudget:
         assert len(engine.pool) > 2
         _, cached = ask(engine, "49", request(prompt(49, 30)))
         assert cached >= 45
+
+    def test_fifty_conversations_take_no_more_of_the_machine_s_memory(
+        self, model: Qwen35, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What tensors there are really hold, and not what the pool says of them; drafts stage more than is kept."""
+        monkeypatch.setattr("runtime.cache.BLOCK", 16)
+        monkeypatch.setattr("runtime.snapshots.BLOCK", 16)
+        before = allocated()
+        budget = 8 * one_checkpoint(model) + 4 * memory([prefilled(model, prompt(0))])
+        engine = new_engine(model, memory=budget, store=new_store(model, tmp_path))
+        most = 0
+        for number in range(50):
+            ids = prompt(number, 30)
+            wanted = dataclasses.replace(request(ids, range(20, len(ids), 5), shared=len(SYSTEM)), drafts=4)
+            steps = engine.generate(f"{number}", wanted, never)
+            next(step for step in steps if isinstance(step, NewToken))
+            next(steps)
+            steps.close()  # whoever asked went away
+            if number % 8 == 0:
+                engine.pool.save(never)
+                most = max(most, allocated() - before)
+        assert budget // 2 < most <= budget + one_checkpoint(model)  # the store has an empty state for itself
 
     def test_it_holds_while_one_long_history_is_read(self, model: Qwen35, monkeypatch: pytest.MonkeyPatch) -> None:
         """A checkpoint at each of 100 messages would be more than memory has, long before the prompt is read."""
