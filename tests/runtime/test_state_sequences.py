@@ -149,6 +149,7 @@ def model(request: pytest.FixtureRequest) -> Iterator[Qwen35]:
     patch.setattr(runtime.cache, "BLOCK", 8)
     patch.setattr(runtime.snapshots, "BLOCK", 8)
     patch.setattr(runtime.engine, "PREFILL_CHUNK", 7)
+    patch.setattr(runtime.engine, "SETTLE_CHUNK", 7)
     yield load_model(GOLDENS / f"{request.param}.gguf").model
     patch.undo()
 
