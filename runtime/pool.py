@@ -143,12 +143,14 @@ class StatePool:
         """The last used first, those on disk only at the end."""
         stored = {found.manifest.conversation: found for found in (self.snapshots.all() if self.snapshots else ())}
         held = []
+        together: dict[str, list[SequenceState]] = {}  # the conversation's own state first
         for name, state in reversed(self._states.items()):
-            if name.startswith(_UNFINISHED):
-                continue
+            of = together.setdefault(name.removeprefix(_UNFINISHED), [])
+            of.insert(0 if not name.startswith(_UNFINISHED) else len(of), state)
+        for name, states in together.items():
             found = stored.pop(name, None)
-            size, disk = memory([state]), found.nbytes if found else 0
-            held.append(Holding(name, state.length, len(state.checkpoints) - 1, size, disk))
+            size, disk = memory(states), found.nbytes if found else 0
+            held.append(Holding(name, states[0].length, len(states[0].checkpoints) - 1, size, disk))
         for name, found in stored.items():
             held.append(Holding(name, found.manifest.tokens, len(found.manifest.places), 0, found.nbytes))
         return held
