@@ -169,10 +169,7 @@ class ReplyBlock(Vertical, PlainContainer, Block):
         """All of the answer so far belongs to the thought."""
         await self.draw()
         text, self._parts = self.answer, []
-        if self._thought_view is None:
-            self._thought_view = ThoughtView()
-            await self.mount(self._thought_view, before=self._answer_view)
-        self._thought_view.append(text)
+        await self._add_thought(text, live=False)
         self._close_thought(unfinished=False)
         await self._answer_view.remove()
         self._answer_view = MarkdownView()
@@ -190,15 +187,22 @@ class ReplyBlock(Vertical, PlainContainer, Block):
         if pending:
             self._set_footer("")
         if thought:
-            if self._thought_view is None:
-                self._thought_view = ThoughtView()
-                self._ticker = self.set_interval(1, self._measure_thought)
-                await self.mount(self._thought_view, before=self._answer_view)
-            self._thought_view.append(thought)
+            await self._add_thought(thought, live=True)
         self._measure_thought()
         if answer:
             self._close_thought(unfinished=False)
             self._answer_view.append(answer)
+
+    async def _add_thought(self, text: str, *, live: bool) -> None:
+        """Show more of the thought. It is there before the view is, for whoever asks meanwhile."""
+        if self._thought_view is not None:
+            self._thought_view.append(text)
+            return
+        self._thought_view = ThoughtView()
+        self._thought_view.append(text)
+        if live:
+            self._ticker = self.set_interval(1, self._measure_thought)
+        await self.mount(self._thought_view, before=self._answer_view)
 
     async def finish(
         self,

@@ -37,12 +37,16 @@ class Channels:
         self._before = "\n"  # what stands before what waits: at first a line's beginning
         self._searched = 0  # characters of both in which there is no tag
         self._strip = False  # the empty lines between the thought and the answer
+        self._thought = False  # the server itself has told some of it
 
     def reasoning(self, text: str) -> list[Part]:
         """What the server itself calls the thought."""
         parts = self.end()
         self.bare = False
         self._state, self._strip = "answer", True
+        if not self._thought:  # where thinking is off, some servers call the lines between the empty tags a thought
+            text = text.lstrip("\n")
+        self._thought = self._thought or bool(text)
         return [*parts, ("thinking", text)] if text else parts
 
     def content(self, text: str) -> list[Part]:

@@ -1,9 +1,10 @@
-"""What every test of the chat begins with."""
+"""What every test of the chat begins with, and where its replies come from."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import harness
 import pytest
 
 
@@ -13,3 +14,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home of the test"
     monkeypatch.setenv("QWENCHAT_HOME", str(folder))
     return folder
+
+
+@pytest.fixture(params=["here", "served"])
+def either_source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test runs twice: its script is played in this process, and by a server that the chat talks to."""
+    monkeypatch.setattr(harness, "over_http", request.param == "served")

@@ -156,6 +156,10 @@ class FakeBackend:
         self.cancelled.append(request_id)
         self._stop.set()
 
+    def leave(self) -> None:
+        """Nobody listens to the reply any more."""
+        self._stop.set()
+
     async def answer_now(self, request_id: str) -> bool:
         """Gates open, and what is still to be thought is left out."""
         if self.can_hurry:

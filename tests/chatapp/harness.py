@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
 from fake_backend import MODEL, FakeBackend
+from served import served
 from textual.pilot import Pilot
 
 from chatapp.app import QwenChat
@@ -15,6 +17,9 @@ from chatapp.options import ChatOptions
 from chatapp.settings import Settings, Value
 from chatapp.store import Node, Store
 
+both = pytest.mark.usefixtures("either_source")
+"""Marks what concerns chatting with any source of replies; the other tests are about what only this machine does."""
+over_http = False
 PATIENCE = 10.0  # seconds until a condition that never comes fails the test
 
 
@@ -101,8 +106,10 @@ async def running(
     """Without options: with a model, which is open at the first line of the test."""
     store = Store(path / "conversations.db")
     chosen = options if options is not None else ChatOptions(model=MODEL.path)
-    app = QwenChat(backend, store, settings or Settings(), chosen, clock or Clock(), keep)
-    async with app.run_test(size=size) as pilot:
+    async with AsyncExitStack() as stack:
+        source = await stack.enter_async_context(served(backend)) if over_http else backend
+        app = QwenChat(source, store, settings or Settings(), chosen, clock or Clock(), keep)
+        pilot = await stack.enter_async_context(app.run_test(size=size))
         chat = Chat(app, pilot, backend, store)
         if options is None:
             await chat.until(lambda: backend.model is not None)

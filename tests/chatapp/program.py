@@ -75,9 +75,9 @@ class Program:
             return store.thread(conversation.id)
 
 
-def wait_for(condition: Callable[[], Any]) -> None:
+def wait_for(condition: Callable[[], Any], seconds: float = SECONDS) -> None:
     """Something another process does, which tells nobody."""
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + seconds
     while True:
         try:
             if condition():

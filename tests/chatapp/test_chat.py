@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import MODEL, FakeBackend, Gate, end, prefill, say, think
-from harness import Chat, Clock, running
+from harness import Chat, Clock, both, running
 from textual import events
 
 from chatapp.blocks import ReplyBlock
@@ -20,6 +20,7 @@ from chatapp.thought import ThoughtHead, ThoughtView
 from runtime.protocol import Failed, Message, Notice, Ready, Sampling, WasThought
 
 
+@both
 async def test_a_message_is_answered_and_stored(tmp_path: Path) -> None:
     backend = FakeBackend([say("Hello "), say("**you**."), end()])
     async with running(backend, tmp_path) as chat:
@@ -35,6 +36,7 @@ async def test_a_message_is_answered_and_stored(tmp_path: Path) -> None:
     assert backend.closed
 
 
+@both
 async def test_the_whole_conversation_is_sent_with_the_options(tmp_path: Path) -> None:
     backend = FakeBackend([think("hm"), say("one")], [say("two")])
     sampling = Sampling(temperature=0.5, seed=7)
@@ -51,6 +53,7 @@ async def test_the_whole_conversation_is_sent_with_the_options(tmp_path: Path) -
     assert (second.sampling, second.thinking_budget, second.preserve_thinking) == (sampling, 64, True)
 
 
+@both
 async def test_the_prompt_is_stored_before_anything_is_generated(tmp_path: Path) -> None:
     gate = Gate()
     async with running(FakeBackend([gate, say("x")]), tmp_path) as chat:
@@ -61,6 +64,7 @@ async def test_the_prompt_is_stored_before_anything_is_generated(tmp_path: Path)
         await chat.idle()
 
 
+@both
 async def test_the_partial_answer_is_stored_while_it_comes(tmp_path: Path) -> None:
     gate = Gate()
     async with running(FakeBackend([think("why"), say("half of "), gate, say("it")]), tmp_path) as chat:
@@ -75,6 +79,7 @@ async def test_the_partial_answer_is_stored_while_it_comes(tmp_path: Path) -> No
         assert chat.thread()[-1].content == "half of it"
 
 
+@both
 async def test_a_prompt_from_the_command_line_is_sent_once_the_model_is_open(tmp_path: Path) -> None:
     backend = FakeBackend([say("answer")])
     async with running(backend, tmp_path, ChatOptions(model=MODEL.path, prompt="from outside")) as chat:
@@ -93,6 +98,7 @@ class TestThought:
             assert "secret plan" not in chat.text()
             assert (chat.thread()[-1].content, chat.thread()[-1].thought) == ("the answer", "secret plan")
 
+    @both
     async def test_a_running_thought_tells_its_time_and_tokens_and_shows_its_end(self, tmp_path: Path) -> None:
         clock, gate = Clock(), Gate()
         backend = FakeBackend([think("word " * 300, 300), gate, think("the newest idea", 40), Gate(), say("x")])
@@ -107,6 +113,7 @@ class TestThought:
             await chat.pilot.press("escape")
             await chat.idle()
 
+    @both
     async def test_enter_and_click_unfold_it(self, tmp_path: Path) -> None:
         async with running(FakeBackend([think("secret **plan**"), say("answer")]), tmp_path) as chat:
             await chat.ask("q")
@@ -119,6 +126,18 @@ class TestThought:
             await chat.pilot.pause()
             assert "secret plan" not in chat.text()
 
+    async def test_it_is_known_before_it_is_shown(self, tmp_path: Path) -> None:
+        """Whoever stores the reply while the view is being mounted must find the thought."""
+        async with running(FakeBackend(), tmp_path) as chat:
+            reply = await chat.screen.begin_reply()
+            reply.feed("thinking", "hm", 1)
+            drawing = asyncio.create_task(reply.draw())
+            await asyncio.sleep(0)
+            assert not drawing.done()
+            assert reply.thought == "hm"
+            await drawing
+
+    @both
     async def test_what_turns_out_to_have_been_the_thought_is_folded_away(self, tmp_path: Path) -> None:
         gate = Gate()
         backend = FakeBackend([say("a plan, "), say("it seems"), gate, WasThought(""), say("the answer")])
@@ -132,6 +151,7 @@ class TestThought:
             assert "the answer" in chat.text()
             assert (chat.thread()[-1].content, chat.thread()[-1].thought) == ("the answer", "a plan, it seems")
 
+    @both
     async def test_an_unfolded_thought_goes_on_growing(self, tmp_path: Path) -> None:
         gate, second = Gate(), Gate()
         async with running(FakeBackend([think("begin "), gate, think("middle"), second, say("x")]), tmp_path) as chat:
@@ -144,6 +164,7 @@ class TestThought:
             await chat.idle()
             assert "begin middle" in chat.text()
 
+    @both
     async def test_stopped_inside_it_the_answer_is_empty_and_the_thought_unfinished(self, tmp_path: Path) -> None:
         gate = Gate()
         async with running(FakeBackend([think("half a thou"), gate, say("never")]), tmp_path) as chat:
@@ -188,6 +209,7 @@ class TestThought:
             gate.open()
             await chat.idle()
 
+    @both
     async def test_a_reply_of_nothing_is_told(self, tmp_path: Path) -> None:
         async with running(FakeBackend([end()]), tmp_path) as chat:
             await chat.ask("q")
@@ -198,6 +220,7 @@ class TestThought:
             await chat.ask("q")
             assert "budget" in chat.text()
 
+    @both
     @pytest.mark.parametrize(("command", "wanted"), [("/think off", False), ("/think on", True)])
     async def test_the_command_turns_it_on_and_off(self, command: str, wanted: bool, tmp_path: Path) -> None:
         backend = FakeBackend()
@@ -208,6 +231,7 @@ class TestThought:
             assert backend.requests[0].thinking is wanted
             assert f"thinking {'on' if wanted else 'off'}" in chat.status()
 
+    @both
     async def test_the_key_toggles_what_the_model_does_by_itself(self, tmp_path: Path) -> None:
         backend = FakeBackend()
         async with running(backend, tmp_path) as chat:
@@ -220,6 +244,7 @@ class TestThought:
             assert "thinking off" in chat.status()
 
 
+@both
 class TestStopping:
     @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
     async def test_a_key_stops_and_keeps_what_came(self, key: str, tmp_path: Path) -> None:
@@ -289,6 +314,7 @@ class TestInterrupt:
             assert chat.app.clipboard == "take this"
             assert chat.screen.composer.text == "take this"
 
+    @both
     async def test_a_selection_in_the_transcript_is_copied_and_the_reply_goes_on(self, tmp_path: Path) -> None:
         gate = Gate()
         backend = FakeBackend([say("one two"), gate, say(" three")])
@@ -330,6 +356,7 @@ class TestInterrupt:
 
 
 class TestFaults:
+    @both
     async def test_a_failure_keeps_what_came_and_the_chat_goes_on(self, tmp_path: Path) -> None:
         backend = FakeBackend([say("some of it"), Failed("The engine died.", "numbers")], [say("back again")])
         async with running(backend, tmp_path) as chat:
@@ -399,6 +426,7 @@ class TestFaults:
             assert backend.requests[0].messages[-1].content == "q"
             assert "ready" in chat.status()
 
+    @both
     async def test_a_store_that_cannot_be_written_gives_the_message_back(self, tmp_path: Path) -> None:
         backend = FakeBackend()
         async with running(backend, tmp_path) as chat:
@@ -413,6 +441,7 @@ class TestFaults:
             await chat.ask("q")
             assert "Drafting is off." in chat.text()
 
+    @both
     async def test_a_burst_of_pieces_leaves_the_keyboard_alive(self, tmp_path: Path) -> None:
         gate = Gate()
         async with running(FakeBackend([*[say("word ")] * 2000, gate]), tmp_path) as chat:
@@ -426,11 +455,13 @@ class TestFaults:
 
 
 class TestStatus:
+    @both
     async def test_nothing_is_told_before_it_is_known(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             assert chat.status().split("  ", 1)[0] == "Tiny 4M · thinking on · ready"
             assert chat.status().split("  ")[-1].strip() == "context 4,096"
 
+    @both
     async def test_the_reading_of_the_prompt(self, tmp_path: Path) -> None:
         gate = Gate()
         async with running(FakeBackend([prefill(1200, 8000, 300), gate, say("x")]), tmp_path) as chat:
@@ -442,6 +473,7 @@ class TestStatus:
             await chat.idle()
             assert "reading" not in chat.text()
 
+    @both
     async def test_the_speed_and_the_room_while_it_generates(self, tmp_path: Path) -> None:
         clock, gate, last = Clock(), Gate(), Gate()
         backend = FakeBackend([prefill(20, 20), say("a", 1), gate, say("b", 80), last])
@@ -496,6 +528,7 @@ class TestComposer:
             assert backend.requests[0].messages[-1].content == text + "!"
             assert "9,976 more rows" in chat.text()
 
+    @both
     async def test_keys_that_come_all_at_once_keep_their_order(self, tmp_path: Path) -> None:
         backend = FakeBackend()
         async with running(backend, tmp_path) as chat:
@@ -599,6 +632,7 @@ class TestTheModelOfTheNextStart:
             await chat.ask("q")
 
 
+@both
 async def test_a_message_that_does_not_fit_is_given_back_and_does_not_stand_in_the_way(tmp_path: Path) -> None:
     full = Failed("The conversation needs 9,000 tokens, and the context holds 4,096.", "context")
     backend = FakeBackend([say("one")], [full], [say("three")])

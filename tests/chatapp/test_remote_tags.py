@@ -79,5 +79,11 @@ def test_the_servers_own_field_decides() -> None:
     assert channels.bare is False
 
 
+def test_the_lines_between_empty_tags_are_no_thought() -> None:
+    channels = Channels(bare=None)
+    parts = [*channels.reasoning("\n"), *channels.reasoning("\n"), *channels.content("x"), *channels.reasoning("\ny")]
+    assert parts == [("answer", "x"), ("thinking", "y")]
+
+
 def test_blanks_alone_are_an_answer() -> None:
     assert play(["  "])[:2] == ("", "  ")

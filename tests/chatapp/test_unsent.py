@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import MODEL, FakeBackend, Gate, say
-from harness import running
+from harness import both, running
 
 from chatapp import unsent
 from chatapp.options import ChatOptions
@@ -144,6 +144,7 @@ async def test_they_are_there_after_the_chat_has_ended(tmp_path: Path) -> None:
         assert backend.requests == []
 
 
+@both
 class TestWaiting:
     async def test_messages_wait_while_the_model_loads_and_are_sent_in_order(self, tmp_path: Path) -> None:
         gate = Gate()
@@ -194,6 +195,7 @@ class TestWaiting:
             await chat.idle()
 
 
+@both
 class TestHolding:
     async def test_a_stop_holds_what_is_queued_until_an_empty_enter(self, tmp_path: Path) -> None:
         gate = Gate()
