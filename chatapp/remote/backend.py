@@ -138,6 +138,10 @@ class RemoteBackend:
         if connection is None:
             yield Failed("No server is connected.", "load", request_id=command.request_id)
             return
+        if request.goes_on(command) and not command.messages[-1].content:
+            sentence = "A served model cannot go on inside its thought: /retry begins the reply anew."
+            yield Failed(sentence, "prompt", request_id=command.request_id)
+            return
         cancelled = self._running[command.request_id] = asyncio.Event()
         events: asyncio.Queue[Event] = asyncio.Queue()
         task = asyncio.create_task(self._play(connection, command, events.put_nowait, cancelled))
@@ -252,8 +256,7 @@ class RemoteBackend:
         self, connection: Connection, command: Generate, emit: Callable[[Event], None], cancelled: asyncio.Event
     ) -> None:
         """Emits the events of a request, and at last exactly one Finished or Failed."""
-        goes_on = bool(command.messages) and command.messages[-1].role == "assistant"
-        bare = False if goes_on or command.thinking is False else connection.bare
+        bare = False if request.goes_on(command) or command.thinking is False else connection.bare
         channels = Channels(bare=bare, hold=self._hold)
         reply = Reply(command.request_id, channels, connection.context, self._clock)
         reading = asyncio.create_task(self._read(connection, command, reply, emit))

@@ -20,18 +20,26 @@ THINKING = ("chat_template_kwargs", "reasoning_effort")
 def body(command: Generate, model: str, dialect: Dialect) -> Body:
     """All that the request asks, in the server's own fields."""
     made: Body = {"model": model, "messages": [message(each, command) for each in command.messages], "stream": True}
-    if command.messages and command.messages[-1].role == "assistant":  # a reply that goes on
+    thinking = command.thinking
+    if goes_on(command):
+        thinking = False  # that is behind it; some servers would take what follows for a thought, others refuse both
         made |= {"continue_final_message": True, "add_generation_prompt": False}
+        made["messages"][-1]["reasoning_content"] = command.messages[-1].thought
     made |= dialect.usage
     for name, value in _sampling(command, model).items():
         made[dialect.renamed.get(name, name)] = value
-    if command.thinking is not None:
-        _merge(made, dialect.thinking(command.thinking))
-    if command.thinking is not False and command.thinking_budget is not None and dialect.budget is not None:
+    if thinking is not None:
+        _merge(made, dialect.thinking(thinking))
+    if thinking is not False and command.thinking_budget is not None and dialect.budget is not None:
         _merge(made, dialect.budget(command.thinking_budget))
     if command.preserve_thinking is not None and dialect.preserves:
         _merge(made, {"chat_template_kwargs": {"preserve_thinking": command.preserve_thinking}})
     return made
+
+
+def goes_on(command: Generate) -> bool:
+    """Whether it is a reply that is to be gone on with, and not a message that is to be answered."""
+    return bool(command.messages) and command.messages[-1].role == "assistant"
 
 
 def message(each: Message, command: Generate) -> Body:

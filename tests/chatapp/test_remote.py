@@ -306,9 +306,20 @@ class TestAsking:
     async def test_a_reply_that_goes_on_is_not_a_new_one(self) -> None:
         server = ChatServer()
         async with connected(server) as backend:
-            await ask(backend, messages=(*QUESTION, Message("assistant", "Once upon")))
-        assert server.bodies[0]["continue_final_message"] is True
-        assert server.bodies[0]["add_generation_prompt"] is False
+            events = await ask(backend, messages=(*QUESTION, Message("assistant", "Once upon", "t")), thinking=True)
+            assert texts(events) == ("", "ok")
+        body = server.bodies[0]
+        assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+        assert body["messages"][-1] == {"role": "assistant", "content": "Once upon", "reasoning_content": "t"}
+        assert body["chat_template_kwargs"] == {"enable_thinking": False}
+
+    async def test_but_not_from_inside_its_thought(self) -> None:
+        server = ChatServer()
+        async with connected(server) as backend:
+            failed = (await ask(backend, messages=(*QUESTION, Message("assistant", "", "half a thou"))))[-1]
+            assert isinstance(failed, Failed)
+            assert "/retry" in failed.message
+        assert server.bodies == []
 
 
 class TestRefusedFields:
