@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 from typing import cast, get_args
 
-from chatapp.blocks import Block, Ending, NoticeBlock, ReplyBlock, UserBlock
+from chatapp import context
+from chatapp.blocks import Block, Ending, NoticeBlock, PageBlock, ReplyBlock, UserBlock
 from chatapp.picker import Choice
 from chatapp.store import Conversation, Node
 from runtime.protocol import FinishReason
@@ -34,6 +35,8 @@ def choices_of(conversations: Sequence[Conversation]) -> list[Choice]:
 def _block(node: Node) -> Block:
     if node.role == "user":
         return UserBlock(node.content)
+    if "cut" in node.meta:
+        return PageBlock(context.told(node.meta, node.content))
     if node.role == "system":
         return NoticeBlock(f"System prompt: {node.content}" if node.content else "No system prompt from here on.")
     stats = node.meta.get("stats")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from runtime.protocol import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,17 @@ class Retry:
     pass
 
 
-Job = Open | Ask | Retry
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """One of the program itself, of which nothing is kept but its `answer`."""
+
+    messages: tuple[Message, ...]
+    max_tokens: int
+    state: str  # what the status line says meanwhile
+    answer: asyncio.Future[str]
+
+
+Job = Open | Ask | Retry | Question
 
 
 class Jobs:
@@ -79,6 +92,9 @@ class Jobs:
 
     def clear(self) -> None:
         """Forget all but the models that are to be opened."""
+        for job in self._jobs:
+            if isinstance(job, Question):
+                job.answer.cancel()
         self._jobs = deque(job for job in self._jobs if isinstance(job, Open))
         self._held = []
 

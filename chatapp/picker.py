@@ -18,6 +18,8 @@ from textual.widgets.option_list import Option
 
 from chatapp.sanitize import clean_line
 
+SHORT = 10
+"""Choices fewer than these need no box of full height."""
 LABEL = 120
 """Columns of a label at most."""
 COLUMN = 26
@@ -62,7 +64,7 @@ class Picker(ModalScreen[str]):
         self._empty = empty
 
     def compose(self) -> ComposeResult:
-        with Vertical(id="picker"):
+        with Vertical(id="picker", classes="-short" if len(self._choices) < SHORT else ""):
             yield Label(self._title, id="picker-title", markup=False)
             yield Input(placeholder="Type to narrow the list", id="picker-filter")
             yield OptionList(id="picker-list", markup=False)

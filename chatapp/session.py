@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from chatapp import unsent
 from chatapp.claim import Claim
-from chatapp.store import Conversation, Node, Status, Store, StoreError, messages
+from chatapp.store import Conversation, Node, Status, Store, StoreError, messages, system_prompt
 from chatapp.unsent import Unsent
 from runtime.protocol import Message, Role
 
@@ -186,6 +186,16 @@ class Session:
             self.system = text
         self._default_system = text
 
+    async def cut(self, summary: str, meta: Mapping[str, Any]) -> Node | None:
+        """From here on the model is sent less, as `meta` says; None if another window is writing here."""
+        conversation = self.conversation
+        if conversation is None or not await self._claim(lambda: None, lambda: True):
+            return None
+        try:
+            return await self._written(lambda: self._add(conversation.id, "system", summary, meta=meta))
+        finally:
+            self._release()
+
     async def keep_own(self, own: Mapping[str, Any]) -> None:
         """These settings are the conversation's own from now on; a new one is stored with them later."""
         self.own = dict(own)
@@ -349,9 +359,16 @@ class Session:
             self._alive = self._store.claim(unsent.WINDOW + self._window)
         return self._window
 
-    def _add(self, conversation_id: str, role: Role, content: str, status: Status = "complete") -> Node:
+    def _add(
+        self,
+        conversation_id: str,
+        role: Role,
+        content: str,
+        status: Status = "complete",
+        meta: Mapping[str, Any] | None = None,
+    ) -> Node:
         parent = self.thread[-1].id if self.thread else None
-        node = self._store.add(conversation_id, parent, role, content, status=status)
+        node = self._store.add(conversation_id, parent, role, content, status=status, meta=meta)
         self.thread = [*self.thread, node]
         self._stored_head = node.id
         return node
@@ -361,4 +378,4 @@ class Session:
         return Turn(conversation_id, self._add(conversation_id, "assistant", "", "partial").id, sent)
 
     def _stored_system(self) -> str:
-        return next((node.content for node in reversed(self.thread) if node.role == "system"), "")
+        return system_prompt(self.thread)

@@ -12,6 +12,13 @@ from textual.widgets import Static
 from chatapp.figures import count, duration, percent, rate
 from chatapp.sanitize import clean_line
 
+METER = 10
+"""Columns of the bar that shows how full the context is."""
+
+
+_BESIDE_METER = 3
+"""Figures that are worth more than the bar."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
@@ -66,8 +73,15 @@ class StatusLine(Static):
         state = [(status.state, "$text-accent" if status.busy else "")] if status.state else []
         if self._hint:
             state = [(self._hint, "$text-warning")]
-        figures = _figures(status)
-        while figures and _width(left) + _width(state) + _width(figures) > width:
+        meter, figures = _meter(status), _figures(status)
+        taken = _width(left) + _width(state)
+        if meter is not None:
+            shown = figures[max(len(figures) - _BESIDE_METER, 0) :]
+            if taken + _width(shown) + METER <= width:
+                while taken + _width(figures) + METER > width:
+                    figures.pop(0)
+                return Content(" ").join([_line(left + state, figures, width - METER - 1), meter])
+        while figures and taken + _width(figures) > width:
             figures.pop(0)
         return _line(left + state, figures, width)
 
@@ -94,6 +108,19 @@ def _figures(status: Status) -> list[tuple[str, str]]:
             )
         )
     return figures
+
+
+def _meter(status: Status) -> Content | None:
+    """The context as a bar: what was kept of it, what was read or written since, what is free."""
+    used, length = status.context_used, status.context_length
+    if not used or not length:
+        return None
+    filled = min(max(round(METER * used / length), 1), METER)
+    kept = min(METER * (status.cached or 0) // length, filled)
+    new = "$text-warning" if _nearly_full(status) else "$primary 60%"
+    return Content.assemble(
+        ("━" * kept, "$primary"), ("━" * (filled - kept), new), ("─" * (METER - filled), "$foreground 25%")
+    )
 
 
 def _nearly_full(status: Status) -> bool:

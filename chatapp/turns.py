@@ -14,7 +14,7 @@ from chatapp.blocks import ReplyBlock
 from chatapp.choices import Choices
 from chatapp.drafts import DraftRecord
 from chatapp.figures import TokenRate, count
-from chatapp.jobs import Ask, Job, Jobs, Open, Retry
+from chatapp.jobs import Ask, Job, Jobs, Open, Question, Retry
 from chatapp.options import ChatOptions
 from chatapp.paths import model_path
 from chatapp.remote.address import is_address, label
@@ -30,10 +30,12 @@ from runtime.protocol import (
     Finished,
     Generate,
     LoadProgress,
+    Message,
     ModelInfo,
     Notice,
     PromptProgress,
     Ready,
+    Sampling,
     Stats,
     WasThought,
 )
@@ -41,6 +43,10 @@ from runtime.protocol import (
 ASIDE = "Another window goes on with another version of this conversation. Both are kept."
 STATUS_SECONDS = 0.25
 """Between two changes of the figures while a reply runs: faster than this nobody reads them."""
+
+
+class QuestionError(Exception):
+    """A question of the program itself has no answer; the message is a sentence for the user."""
 
 
 class Turns:
@@ -168,6 +174,11 @@ class Turns:
         self._show(Status(state=self._status.state if self._status.busy else ready, busy=self._status.busy))
         self._view.turns_changed()
 
+    def freed(self, tokens: int) -> None:
+        """So many tokens of the conversation are not sent any more."""
+        used = self._status.context_used
+        self._show(replace(self._status, context_used=max(used - tokens, 0) or None if used else None))
+
     async def stop(self) -> None:
         """End the reply that runs, and wait until it has ended."""
         if self._turning:
@@ -185,6 +196,18 @@ class Turns:
     def thinks(self) -> bool:
         """Whether the reply that runs is in its thought, or may come to one."""
         return self._turning and self._request is not None and self._channel != "answer"
+
+    async def question(self, messages: tuple[Message, ...], max_tokens: int, state: str) -> str:
+        """The model's answer to a question of the program itself, when what runs has ended. Raises QuestionError."""
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._jobs.put_first(Question(messages, max_tokens, state, answer))
+        self._begin()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.cancelled():
+                raise QuestionError("It was stopped.") from None
+            raise
 
     async def run(self) -> None:
         """Does what was asked for, for ever."""
@@ -226,6 +249,9 @@ class Turns:
         if isinstance(job, Open):
             await self._load(job)
             return
+        if isinstance(job, Question):
+            await self._put(job)
+            return
         turn = None
         try:
             turn = await self._begin_turn(job)
@@ -249,6 +275,39 @@ class Turns:
         else:
             self._view.drop_reply()
         await self._reply(turn)
+
+    async def _put(self, job: Question) -> None:
+        """Ask the model a question of the program itself."""
+        before = self._status
+        conversation = self._session.conversation
+        request = Generate(
+            uuid.uuid4().hex,
+            conversation.id if conversation is not None else "",
+            job.messages,
+            Sampling(max_tokens=job.max_tokens),
+            thinking=False,
+            aside=True,
+        )
+        self._request = request.request_id
+        self._show(replace(before, state=job.state, busy=True))
+        text: list[str] = []
+        try:
+            async for event in self._backend.generate(request):
+                match event:
+                    case Delta(channel="answer", text=new):
+                        text.append(new)
+                    case Finished(reason="cancelled"):
+                        job.answer.cancel()
+                    case Failed(message=message):
+                        if not job.answer.done():
+                            job.answer.set_exception(QuestionError(message))
+                    case _:
+                        pass
+            if not job.answer.done():
+                job.answer.set_result("".join(text).strip())
+        finally:
+            job.answer.cancel()  # unless it is done
+            self._show(before)
 
     async def _begin_turn(self, job: Ask | Retry) -> Turn | None:
         """None: it was stopped before it began, or there is nothing to reply to."""
@@ -421,6 +480,7 @@ class Turns:
             self._view.say(ended.message, "error")
         self.hold()  # they would fail as well, one after the other
         if ended is not None and ended.kind == "context":
+            self._view.context_full(ended.message)
             self._view.give_back(turn.messages[-1].content)
         meta = {"reason": "failed", "failure": ended.kind if ended is not None else "internal", **self._source()}
         await self._session.finish(turn, reply.answer, reply.thought, "failed", closed, meta)

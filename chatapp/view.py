@@ -28,6 +28,9 @@ class View(Protocol):
     def show_news(self, news: Sequence[Node]) -> None:
         """What other windows have written in this conversation."""
 
+    def context_full(self, why: str) -> None:
+        """A message did not fit, as `why` says: the user has to choose what leaves."""
+
     def report(self, error: Exception) -> None:
         """A fault of the program itself."""
 

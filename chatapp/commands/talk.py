@@ -30,6 +30,14 @@ class Talk(Protocol):
 
     async def set_parameter(self, name: str, word: str, *, everywhere: bool) -> None: ...
 
+    async def show_context(self) -> None: ...
+
+    async def drop_oldest(self) -> None: ...
+
+    async def summarise(self) -> None: ...
+
+    async def enlarge(self, tokens: int) -> None: ...
+
     async def use_preset(self, name: str) -> None: ...
 
     async def save_preset(self, name: str) -> None: ...
@@ -122,3 +130,18 @@ async def preset(chat: Talk, argument: str) -> None:
         raise CommandError("Write a name for the preset after /preset save.")
     else:
         await chat.save_preset(name.strip())
+
+
+@command("[summarise|drop|N]", "See how full the context is; make room in it, or open the model with N tokens")
+async def context(chat: Talk, argument: str) -> None:
+    match argument.lower():
+        case "":
+            await chat.show_context()
+        case "drop":
+            await chat.drop_oldest()
+        case "summarise" | "summarize":
+            await chat.summarise()
+        case number if number.replace(",", "").isdecimal():
+            await chat.enlarge(int(number.replace(",", "")))
+        case _:
+            raise CommandError("Write /context, /context summarise, /context drop, or /context and a number of tokens.")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import tomllib
+from functools import partial
 
-from chatapp import choices, paths, settings
+from chatapp import choices, context, paths, settings
 from chatapp.commands import CommandError
-from chatapp.figures import plural
+from chatapp.figures import count, percent, plural
 from chatapp.form import Entry, Form
+from chatapp.history import blocks_of
 from chatapp.options import Draft
 from chatapp.parts.base import ChatBase
 from chatapp.picker import Choice, Picker
@@ -16,6 +18,7 @@ from chatapp.remote.address import is_address
 from chatapp.sanitize import clean_line
 from chatapp.settings import SettingsError, Value
 from chatapp.shelf import Shelf, ShelfError
+from chatapp.turns import QuestionError
 from chatapp.writing_screen import WritingScreen
 
 _NO_PERSONA = "-"
@@ -24,6 +27,8 @@ _OF_THE_MODEL = "model"
 
 class TalkPart(ChatBase):
     """Implements `commands.talk`."""
+
+    _told_full: str | None = None  # the conversation whose context was told to be nearly full
 
     async def stop(self) -> None:
         self.turns.hold()  # who stops a reply does not want the next one at once
@@ -57,7 +62,7 @@ class TalkPart(ChatBase):
 
     async def set_draft(self, choice: Draft | None) -> None:
         if choice is not None:
-            await self._choose("draft", None if choice == "auto" else choice)
+            await self._choose("draft", choice)
         model = self.turns.model
         if model is not None and is_address(model.path):
             self._show_hint("what is drafted is the server's choice", 4.0)
@@ -135,6 +140,125 @@ class TalkPart(ChatBase):
         except ShelfError as error:
             raise CommandError(str(error)) from error
         self._show_hint(f"saved as the preset {name}", 4.0)
+
+    # The context and what leaves it.
+
+    def turns_changed(self) -> None:
+        super().turns_changed()
+        status = self.turns.status
+        if status.busy or not status.context_used or not status.context_length or not self.is_mounted:
+            return
+        full = status.context_used / status.context_length
+        conversation = self._session.conversation
+        if full >= context.NEARLY_FULL and conversation is not None and self._told_full != conversation.id:
+            self._told_full = conversation.id
+            self.say(
+                f"The context is {percent(full)} full: {count(status.context_used)} of "
+                f"{count(status.context_length)} tokens. /context makes room before it overflows.",
+                "warning",
+            )
+        elif full < context.NEARLY_FULL and self._told_full is not None:
+            self._told_full = None
+
+    def context_full(self, why: str) -> None:
+        if self.app.screen is self:
+            choose = self._guard(partial(self.show_context, why))
+            self.run_worker(choose, group="context", exclusive=True, exit_on_error=False)
+
+    async def show_context(self, why: str = "") -> None:
+        """How full it is, or why something did not fit, with what can be done about it."""
+        status = self.turns.status
+        length = status.context_length
+        if not length:
+            raise CommandError("How much context there is is known once a model is open.")
+        used = context.used(self._session.thread, status.context_used)
+        what = context.plan(self._session.thread, used, length)
+        listed = []
+        if what is not None:
+            freed = f"about {plural(what.tokens, 'token')}"
+            listed.append(Choice("summarise", f"Summarise {what.what}", f"{freed} become a few hundred"))
+            listed.append(Choice("drop", f"Leave out {what.what}", f"{freed} are free"))
+        listed += [
+            Choice(str(larger), f"{count(larger)} tokens of context", "the model is opened again")
+            for larger in self._larger(length)
+        ]
+        listed.append(Choice("new", "Begin a new conversation", "this one stays saved"))
+        chosen: str | None = await self.app.push_screen_wait(
+            Picker(why or context.headline(used, length, status.cached), listed)
+        )
+        match chosen or "":
+            case "summarise":
+                await self.summarise()
+            case "drop":
+                await self.drop_oldest()
+            case "new":
+                self._run_named("new")
+            case tokens if tokens.isdecimal():
+                await self.enlarge(int(tokens))
+            case _:
+                pass
+
+    async def drop_oldest(self) -> None:
+        await self._cut("", self._plan())
+
+    async def summarise(self) -> None:
+        """The model writes it, beside what else is going on."""
+        what = self._plan()
+        if self.turns.model is None:
+            raise CommandError("No model is open to write the summary.")
+        thread = list(self._session.thread)
+        conversation = self._session.conversation
+
+        async def write() -> None:
+            try:
+                asked = context.question(thread, what)
+                summary = await self.turns.question(asked, context.SUMMARY_TOKENS, "summarising")
+            except QuestionError as error:
+                raise CommandError(f"There is no summary, and nothing was left out. {error}") from error
+            if not summary:
+                raise CommandError("The model wrote no summary, so nothing was left out.")
+            if self._session.conversation is not conversation:
+                raise CommandError("Another conversation is open by now, so the summary was not used.")
+            await self._cut(summary, what)
+
+        self._run_beside(write)
+
+    async def enlarge(self, tokens: int) -> None:
+        """Open the model again, with so much context; the conversation goes on."""
+        model = self.turns.model
+        if model is None:
+            raise CommandError("No model is open.")
+        if model.trained_context and tokens > model.trained_context:
+            raise CommandError(f"This model knows contexts of {count(model.trained_context)} tokens at most.")
+        if not model.file_bytes:
+            raise CommandError("The context of a served model is the server's choice.")
+        settings.check("context_length", tokens)
+        await self.turns.stop()
+        self.turns.reconfigure({"context_length": tokens})
+        self.turns.open(model.path)
+
+    def _plan(self) -> context.Plan:
+        status, thread = self.turns.status, self._session.thread
+        length = status.context_length or 0
+        what = context.plan(thread, context.used(thread, status.context_used), length)
+        if what is None:
+            raise CommandError("There is one exchange at most: nothing older can leave the context.")
+        return what
+
+    async def _cut(self, summary: str, what: context.Plan) -> None:
+        node = await self._session.cut(summary, what.meta(summary=bool(summary)))
+        if node is None:
+            raise CommandError("Another window is answering in this conversation: try again after its reply.")
+        self._add(*blocks_of([node]))
+        self.turns.freed(what.tokens)
+
+    def _larger(self, length: int) -> list[int]:
+        """Two larger contexts that the model may be opened with."""
+        model = self.turns.model
+        if model is None or not model.file_bytes:
+            return []
+        sizes = (2 * length, 4 * length)
+        return sorted({min(size, model.trained_context) for size in sizes} - {length})
 
     # Personas: system prompts with a name.
 

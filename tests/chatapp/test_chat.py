@@ -489,9 +489,9 @@ class TestStatus:
             await chat.idle()
 
     async def test_the_figures_of_the_turn(self, tmp_path: Path) -> None:
-        async with running(FakeBackend([say("x"), end()]), tmp_path) as chat:
+        async with running(FakeBackend([say("x"), end()]), tmp_path, size=(110, 30)) as chat:
             await chat.ask("q")
-            assert chat.status().endswith("first token 0.2 s · 12 cached · 41.5 tok/s · 50 / 4,096")
+            assert chat.status().endswith("first token 0.2 s · 12 cached · 41.5 tok/s · 50 / 4,096 ━─────────")
             await chat.send("/new")
             await chat.until(lambda: "cached" not in chat.status())
 
@@ -639,7 +639,8 @@ async def test_a_message_that_does_not_fit_is_given_back_and_does_not_stand_in_t
     async with running(backend, tmp_path) as chat:
         await chat.ask("first")
         await chat.ask("far too long")
-        assert "9,000" in chat.words()
+        await chat.until(lambda: "9,000" in chat.words())
+        await chat.pilot.press("escape")
         assert chat.screen.composer.text == "far too long"
         await chat.ask("short")
         sent = [message.content for message in backend.requests[-1].messages]
