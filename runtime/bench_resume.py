@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import shutil
 import tempfile
 import time
@@ -187,16 +188,22 @@ def _edits(history: tuple[Message, ...]) -> list[Operation]:
 def _history(worker: BenchWorker, mode: Mode, tokens: int) -> tuple[Message, ...]:
     """Turns of about `tokens` tokens together, that end in a user's message."""
 
-    def turns(words: int) -> tuple[Message, ...]:
+    def turns(count: int, words: int) -> tuple[Message, ...]:
         text = " ".join(itertools.islice(itertools.cycle(_WORDS.split()), words))
         messages: list[Message] = []
-        for i in range(_TURNS):
+        for i in range(count):
             messages.append(Message("user", f"{i}: {text}"))
             messages.append(Message("assistant", f"{i}. {text}", "Let me see."))
         return tuple(messages[:-1])
 
-    few, more = (_turn(mode, worker, f"sample {words}", turns(words))[0].prompt_tokens for words in (2, 4))
-    return turns(max(1, round(2 + 2 * (tokens - few) / (more - few))))
+    cycle = len(_WORDS.split())
+    few, more, longer = (
+        _turn(mode, worker, f"sample {count} {words}", turns(count, words))[0].prompt_tokens
+        for count, words in ((1, cycle), (3, cycle), (3, 2 * cycle))
+    )
+    word = (longer - more) / (5 * cycle)  # in each of five messages
+    empty = few + (_TURNS - 1) * (more - few) / 2 - (2 * _TURNS - 1) * word * cycle
+    return turns(_TURNS, max(1, math.ceil((tokens - empty) / ((2 * _TURNS - 1) * word))))
 
 
 def _turn(mode: Mode, worker: BenchWorker, conversation: str, messages: tuple[Message, ...]) -> tuple[Stats, Message]:
@@ -229,8 +236,7 @@ def _read_speed(load: Load) -> tuple[int, float]:
     snapshot = max(store.all(), key=lambda found: found.manifest.tokens) if store else None
     if store is None or snapshot is None:
         return 0, 0.0
-    names = {*snapshot.manifest.kv, *(snapshot.manifest.mtp or ()), snapshot.manifest.places[snapshot.manifest.tokens]}
-    size = sum((snapshot.folder / name).stat().st_size for name in names)
+    size = snapshot.state_bytes
     times = []
     for _ in range(_REPEATS):
         began = time.perf_counter()

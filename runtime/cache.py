@@ -323,11 +323,14 @@ class SequenceState:
         other.rewind(length)
         return other
 
-    def parts(self) -> Iterator[KVBlock | RecurrentState]:
-        """All that takes memory, of which other sequences may hold some too."""
+    def blocks(self) -> Iterator[KVBlock]:
         yield from self.kv.blocks
         if self.mtp_kv:
             yield from self.mtp_kv.blocks
+
+    def parts(self) -> Iterator[KVBlock | RecurrentState]:
+        """All that takes memory, of which other sequences may hold some too."""
+        yield from self.blocks()
         yield from self.recurrent
         for place in self.checkpoints:
             yield from place.recurrent

@@ -15,6 +15,7 @@ from runtime.thinning import FLOORS, thinned
 
 _SHARED_PREFIX = "system prompt "
 _SHARED_KEPT = 4  # system prompts
+_PRELOADED = 3  # conversations
 _UNFINISHED = "unfinished reply of "
 _UNFINISHED_KEPT = 4
 
@@ -120,6 +121,22 @@ class StatePool:
             del self._unsaved[name]
         return True
 
+    def preload(self, cancelled: Callable[[], bool]) -> bool:
+        """Bring the conversations used last from disk to memory, ahead of the turn that will go on with one.
+
+        Returns whether it got there before it was cancelled.
+        """
+        recent = self.snapshots.recent()[:_PRELOADED] if self.snapshots else []
+        for snapshot in recent:
+            name = snapshot.manifest.conversation
+            if cancelled():
+                return False
+            if self.snapshots is None or self.nbytes + snapshot.state_bytes > self.budget // 2:
+                break
+            if name not in self._states and (state := self.snapshots.load(snapshot, snapshot.manifest.tokens)):
+                self._states = {name: state, **self._states}  # used before those that are there
+        return True
+
     def drop(self, conversation: str) -> None:
         """Forget a conversation, on disk too."""
         self._states.pop(conversation, None)
@@ -164,7 +181,7 @@ class StatePool:
                 best, reached = other, agreed
                 source = name
         if self.snapshots and (found := self.snapshots.find(prompt, reached)):
-            restored = self.snapshots.load(*found)
+            restored = self.snapshots.load(*found, held=(*([own] if own else []), *self._states.values()))
             if restored:
                 if best:
                     restored.adopt(best)

@@ -36,7 +36,7 @@ class DiskBudget:
 
     def make_room(self, newest: Path) -> None:
         """Thin out the places of the other snapshots, the one used longest ago first, then let whole ones go."""
-        others = sorted((folder for folder in self._folders() if folder != newest), key=_last_used)
+        others = sorted((folder for folder in self._folders() if folder != newest), key=last_used)
         sizes = {folder: folder_bytes(folder) for folder in (*others, newest)}
         steps: list[Callable[[Path, int], None]] = [partial(_thin, floor=floor) for floor in FLOORS]
         steps.append(lambda folder, excess: self.remove(folder))
@@ -85,7 +85,7 @@ def _thin(folder: Path, excess: int, floor: int) -> None:
             manifest = Manifest.read(folder)
         except (DamagedError, NewerError, FileNotFoundError):
             return
-        sizes = {length: _file_bytes(folder / name) for length, name in sorted(manifest.places.items())}
+        sizes = {length: file_bytes(folder / name) for length, name in sorted(manifest.places.items())}
         end = {length: sizes.pop(length) for length in (manifest.tokens,)}
         kept = thinned({0: 0, **sizes}, manifest.tokens, excess, 1 + floor)
         if len(kept) <= len(sizes):
@@ -95,14 +95,14 @@ def _thin(folder: Path, excess: int, floor: int) -> None:
             sweep(folder, manifest)
 
 
-def _file_bytes(path: Path) -> int:
+def file_bytes(path: Path) -> int:
     try:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
 
 
-def _last_used(folder: Path) -> float:
+def last_used(folder: Path) -> float:
     try:
         return (folder / LOCK).stat().st_mtime
     except FileNotFoundError:

@@ -7,8 +7,10 @@ import errno
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +20,7 @@ from torch import Tensor
 from runtime.cache import BLOCK, Checkpoint, KVBlock, KVCache, RecurrentState, SequenceState
 from runtime.errors import Interrupted
 from runtime.prefix import common_prefix
-from runtime.snapshot_budget import DiskBudget, folder_bytes
+from runtime.snapshot_budget import DiskBudget, file_bytes, folder_bytes, last_used
 from runtime.snapshot_files import (
     LOCK,
     MANIFEST,
@@ -35,6 +37,7 @@ from runtime.snapshot_places import PlaceFiles
 from runtime.thinning import most_useful
 
 _NEAR = 4  # tokens, more than a header has; of two checkpoints so close together the earlier one does for both
+_READERS = 4  # threads
 _TRIES = 3  # at reading what another process keeps replacing
 
 _log = logging.getLogger("qwenchat.snapshots")
@@ -58,6 +61,13 @@ class Snapshot:
     @property
     def nbytes(self) -> int:
         return folder_bytes(self.folder)
+
+    @property
+    def state_bytes(self) -> int:
+        """Of what is read to go on from its end."""
+        manifest = self.manifest
+        names = {*manifest.kv, *(manifest.mtp or ()), manifest.places[manifest.tokens]}
+        return sum(file_bytes(self.folder / name) for name in names)
 
 
 class SnapshotStore:
@@ -92,11 +102,19 @@ class SnapshotStore:
                 best, furthest = snapshot, reached
         return (best, furthest) if best else None
 
-    def load(self, snapshot: Snapshot, length: int) -> SequenceState | None:
-        """The state at one of the snapshot's places, mapped and checked; None if it is no longer there."""
+    def recent(self) -> list[Snapshot]:
+        """All snapshots, the one used last first."""
+        return sorted(self._snapshots(), key=lambda snapshot: last_used(snapshot.folder), reverse=True)
+
+    def load(self, snapshot: Snapshot, length: int, held: Iterable[SequenceState] = ()) -> SequenceState | None:
+        """The state at one of the snapshot's places, mapped and checked; None if it is no longer there.
+
+        Blocks that one of the `held` states has are shared with it instead of being read.
+        """
+        blocks = {block.digest: block for state in held for block in state.blocks() if block.digest}
         for _ in range(_TRIES):
             try:
-                state = self._read(snapshot, length)
+                state = self._read(snapshot, length, blocks)
                 os.utime(snapshot.folder / LOCK)
                 return state
             except FileNotFoundError:
@@ -214,29 +232,48 @@ class SnapshotStore:
 
     # reading
 
-    def _read(self, snapshot: Snapshot, length: int) -> SequenceState:
+    def _read(self, snapshot: Snapshot, length: int, held: Mapping[str, KVBlock]) -> SequenceState:
         folder, manifest = snapshot.folder, snapshot.manifest
         state = self._empty.fork(0)
-        self._read_kv(folder, manifest.kv, state.kv, manifest.tokens, length)
         if (state.mtp_kv is None) != (manifest.mtp is None):
             raise DamagedError("a model with an MTP block wrote it for one without, or the other way round")
-        if state.mtp_kv and manifest.mtp is not None:
-            self._read_kv(folder, manifest.mtp, state.mtp_kv, max(manifest.tokens - 1, 0), max(length - 1, 0))
-        place = self._places.read(folder, manifest.places[length], length)
+        with ThreadPoolExecutor(_READERS) as readers:  # whose work is hashing, without Python's lock
+            place = readers.submit(self._places.read, folder, manifest.places[length], length)
+            read = partial(self._read_kv, readers, folder, held)
+            read(manifest.kv, state.kv, manifest.tokens, length)
+            if state.mtp_kv and manifest.mtp is not None:
+                stored, wanted = (max(tokens - 1, 0) for tokens in (manifest.tokens, length))
+                read(manifest.mtp, state.mtp_kv, stored, wanted)
         state.ids = snapshot.ids[:length]
-        state.recurrent = list(place.recurrent)
-        state.last_hidden = place.last_hidden
+        state.recurrent = list(place.result().recurrent)
+        state.last_hidden = place.result().last_hidden
         state.checkpoint()
         return state
 
-    def _read_kv(self, folder: Path, names: Sequence[str], cache: KVCache, stored: int, wanted: int) -> None:
+    def _read_kv(
+        self,
+        readers: Executor,
+        folder: Path,
+        held: Mapping[str, KVBlock],
+        names: Sequence[str],
+        cache: KVCache,
+        stored: int,
+        wanted: int,
+    ) -> None:
         """The blocks that hold the first `wanted` of `stored` rows."""
         if len(names) != -(-stored // BLOCK):
             raise DamagedError("the number of blocks is not that of the tokens")
         like = cache.new_block()
-        for index, name in enumerate(names[: -(-wanted // BLOCK)]):
-            rows = min(stored - index * BLOCK, BLOCK)
-            tensors = _placed(read_tensors(folder, name, like.rows(rows)), like.rows(rows))
+        found: list[KVBlock | Future[dict[str, Tensor]]] = []
+        for start, name in zip(range(0, wanted, BLOCK), names, strict=False):
+            shape = like.rows(min(stored - start, BLOCK))
+            found.append(held.get(_digest_in(name)) or readers.submit(read_tensors, folder, name, shape))
+        for start, name, one in zip(range(0, wanted, BLOCK), names, found, strict=False):
+            rows = min(stored - start, BLOCK)
+            if isinstance(one, KVBlock):
+                cache.blocks.append(one)
+                continue
+            tensors = _placed(one.result(), like.tensors)
             if rows == BLOCK:  # stays mapped: what is part of a sequence is never written to
                 cache.blocks.append(KVBlock(tensors, BLOCK, _digest_in(name)))
                 continue
@@ -313,8 +350,7 @@ class SnapshotStore:
 
     def _least(self, state: SequenceState) -> int:
         """Bytes that the state takes on disk without any place but its end."""
-        blocks = (*state.kv.blocks, *(state.mtp_kv.blocks if state.mtp_kv else ()))
-        parts: list[KVBlock | RecurrentState] = [*blocks, *state.recurrent]
+        parts: list[KVBlock | RecurrentState] = [*state.blocks(), *state.recurrent]
         return sum(part.nbytes for part in parts)
 
     def _discard(self, folder: Path, reason: str) -> None:

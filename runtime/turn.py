@@ -144,6 +144,10 @@ class ChatModel:
             state.commit()
             model.logits(hidden[-1:])
 
+    def preload(self, cancelled: Callable[[], bool]) -> bool:
+        """Bring to memory what the next turn is likely to go on from. Returns whether it got there."""
+        return self.engine.pool.preload(cancelled)
+
     def save(self, cancelled: Callable[[], bool]) -> None:
         """Bring the states that have changed to disk, while nobody waits; it can be asked again."""
         self.engine.pool.save(cancelled)

@@ -104,6 +104,7 @@ class Worker:
         self._emit = emit
         self._chat: ChatModel | None = None
         self._cold = False  # nothing has run since the model was loaded
+        self._fresh = False  # nothing has been brought from disk since then
 
     def run(self) -> None:
         while True:
@@ -142,7 +143,7 @@ class Worker:
         self._chat, info, notices = open_chat_model(command, progress, lambda sentence: self._emit(Notice(sentence)))
         for notice in notices:
             self._emit(Notice(notice))
-        self._cold = True
+        self._cold = self._fresh = True
         self._emit(Ready(info))
 
     def _generate(self, command: Generate) -> None:
@@ -195,6 +196,8 @@ class Worker:
                 self._chat.save(cancelled)
             settled = self._chat.settle(cancelled)
             self._chat.save(cancelled)
+            if self._fresh and not leaving:
+                self._fresh = not self._chat.preload(cancelled)
             if settled:  # said only now, so that a turn that is known to have settled survives whatever happens
                 emit(settled)
         except BrokenPipeError:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from rewrite import GOLDENS
-from states import MANY, ask, assert_same_state, never, new_engine, new_store, prefilled, request
+from states import MANY, after, ask, assert_same_state, never, new_engine, new_store, prefilled, request
 
 from runtime.cache import memory
 from runtime.engine import NewToken
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
+from runtime.snapshots import SnapshotStore
 from runtime.thinning import least_useful, most_useful
 
 SYSTEM = [5 + i * 7 % 200 for i in range(20)]
@@ -198,6 +200,47 @@ def test_what_comes_from_disk_keeps_the_places_that_are_in_memory(model: Qwen35,
     assert cached > 130  # on disk the end of the prompt is known, in memory only its last boundary
     _, cached = ask(engine, "a", request([*ids[:35], 7, 8, 9], boundaries=starts))
     assert cached == 30
+
+
+class TestPreload:
+    @pytest.fixture
+    def folder(self, model: Qwen35, tmp_path: Path) -> Path:
+        """Five conversations, the last one used last."""
+        store = new_store(model, tmp_path)
+        for number in range(5):
+            store.save(f"{number}", prefilled(model, prompt(number)), never)
+            os.utime(store._folder_of(f"{number}") / "lock", (0, 1_000_000 + number))
+        return tmp_path
+
+    def test_the_conversations_used_last_are_in_memory_before_they_are_asked_for(
+        self, model: Qwen35, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine = new_engine(model, store=new_store(model, folder))
+        engine.pool.preload(never)
+        assert [h.conversation for h in engine.pool.holdings() if h.memory_bytes] == ["4", "3", "2"]
+        monkeypatch.setattr(SnapshotStore, "load", lambda *args, **kwargs: pytest.fail("read"))
+        assert ask(engine, "4", request(prompt(4)))[1] == 60
+        assert [h.conversation for h in engine.pool.holdings() if h.memory_bytes] == ["4", "3", "2"]
+
+    def test_no_more_than_half_of_the_memory_is_taken(self, model: Qwen35, folder: Path) -> None:
+        engine = new_engine(model, store=new_store(model, folder))
+        one = memory([prefilled(model, prompt(0))])
+        engine.pool.budget = 4 * one + one // 2
+        engine.pool.preload(never)
+        assert one <= engine.pool.nbytes <= engine.pool.budget // 2
+
+    def test_it_gives_way(self, model: Qwen35, folder: Path) -> None:
+        engine = new_engine(model, store=new_store(model, folder))
+        assert not engine.pool.preload(after(1))
+        assert len(engine.pool) == 1
+        assert engine.pool.preload(never)
+        assert len(engine.pool) == 3
+
+    def test_what_is_in_memory_stays_as_it_is(self, model: Qwen35, folder: Path) -> None:
+        engine = new_engine(model, store=new_store(model, folder))
+        ask(engine, "4", request([*prompt(4), 7]))
+        engine.pool.preload(never)
+        assert ask(engine, "4", request([*prompt(4), 7, 8]))[1] >= 61
 
 
 class TestThinning:

@@ -79,6 +79,29 @@ class TestRoundTrip:
         assert any(torch.equal(block, state.kv.blocks[0].tensors["keys"]) for block in blocks)
 
 
+class TestHeld:
+    def test_blocks_that_are_in_memory_are_not_read_again(
+        self, model: Qwen35, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An edit after the first turn of a session reads one place, and the block in which it lies."""
+        new_store(model, tmp_path).save("a", state_of(model, IDS, (20, 40)), never)
+        store = new_store(model, tmp_path)
+        [snapshot] = store.all()
+        end = store.load(snapshot, 60)
+        assert end
+        model.forward([7, 8], end)
+        end.commit()
+        for path in (*tmp_path.glob("*/*/kv-*"), *tmp_path.glob("*/*/mtp-*")):
+            if path.name.partition("-")[2].partition(".")[0] in {block.digest for block in end.blocks()}:
+                path.unlink()
+        state = store.load(snapshot, 40, [end])
+        assert state
+        model.forward(IDS[40:], state)
+        state.commit()
+        assert_same_state(state, prefilled(model, IDS), tolerance=2e-4)
+        assert_same_state(end, prefilled(model, [*IDS, 7, 8]))
+
+
 class TestIncrement:
     def test_full_blocks_and_old_places_are_written_once(self, model: Qwen35, tmp_path: Path) -> None:
         store, state = new_store(model, tmp_path), state_of(model, IDS[:40], (20,))

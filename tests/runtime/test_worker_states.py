@@ -183,6 +183,15 @@ class TestTheNextWorker:
         assert ask(small, STORY).stats.cached_tokens == 0
 
 
+def test_what_was_used_last_is_in_memory_when_the_first_turn_has_settled(start: Callable[..., Threaded]) -> None:
+    worker = start()
+    ask(worker, STORY, name="a")
+    worker.end()
+    worker = start()
+    ask(worker, "Hello", name="b")
+    assert {(s.conversation_id, s.in_memory) for s in report(worker, CacheList()).states} == {("a", True), ("b", True)}
+
+
 class TestReport:
     def test_without_a_model_it_is_empty(self) -> None:
         worker = Threaded()
@@ -241,4 +250,3 @@ def test_turns_wait_for_no_saving(start: Callable[..., Threaded]) -> None:
     worker.end()
     found = report(start(), CacheList())
     assert {s.conversation_id for s in found.states} == {"0", "1", "2", "3"}
-    assert not any(s.in_memory for s in found.states)
