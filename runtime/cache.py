@@ -186,26 +186,44 @@ class StagedState:
         return RecurrentState(window, self.states[rows - 1 - self.rows])
 
 
-class StagedLayers(Protocol):
+class Row(Protocol):
+    """A hidden state that lies among others."""
+
+    def alone(self) -> Tensor:
+        """[H], in memory of its own."""
+
+
+class Staged(Protocol):
+    """The rows of one forward, not yet part of the sequence."""
+
+    @property
+    def ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def each(self) -> bool:
+        """Whether any number of them can be kept."""
+
     def after(self, rows: int) -> Sequence[RecurrentState]:
         """Each DeltaNet layer's memory once the first `rows` rows are kept; asked once."""
 
-
-class StagedStates(list[StagedState]):
-    """Layer by layer."""
-
-    def after(self, rows: int) -> list[RecurrentState]:
-        return [layer.after(rows) for layer in self]
+    def last(self, rows: int) -> Tensor | Row:
+        """The hidden state of the last of the first `rows` rows, after output_norm."""
 
 
 @dataclass(frozen=True)
-class Staged:
-    """The rows of one forward, not yet part of the sequence. `each`: any number of them can be kept."""
+class StagedRows:
+    """What a forward leaves op by op."""
 
     ids: tuple[int, ...]
     hidden: Tensor  # [T, H] after output_norm
-    recurrent: StagedLayers
+    recurrent: list[StagedState]
     each: bool
+
+    def after(self, rows: int) -> list[RecurrentState]:
+        return [layer.after(rows) for layer in self.recurrent]
+
+    def last(self, rows: int) -> Tensor:
+        return self.hidden[rows - 1].clone()
 
 
 @dataclass(frozen=True)
@@ -229,7 +247,7 @@ class SequenceState:
     mtp_kv: KVCache | None  # of the MTP block: one row less, since row t needs token t + 1
     recurrent: Sequence[RecurrentState]  # per DeltaNet layer
     ids: list[int] = field(default_factory=list)
-    last_hidden: Tensor | None = None  # [H], after output_norm, of the last token
+    hidden: Tensor | Row | None = None  # `last_hidden`, or where it is
     checkpoints: list[Checkpoint] = field(default_factory=list)  # in order of length
 
     _staged: Staged | None = None
@@ -237,6 +255,17 @@ class SequenceState:
     @property
     def length(self) -> int:
         return len(self.ids)
+
+    @property
+    def last_hidden(self) -> Tensor | None:
+        """[H], after output_norm, of the last token; not to be written."""
+        if self.hidden is not None and not isinstance(self.hidden, Tensor):
+            self.hidden = self.hidden.alone()
+        return self.hidden
+
+    @last_hidden.setter
+    def last_hidden(self, hidden: Tensor | None) -> None:
+        self.hidden = hidden
 
     @classmethod
     def empty(cls, config: ModelConfig, *, mtp: bool, kv: KVType = "f32") -> SequenceState:
@@ -267,8 +296,8 @@ class SequenceState:
             raise ValueError(f"cannot keep {accepted} of {rows} rows")
         self._staged = None
         if accepted:
-            self.recurrent = staged.recurrent.after(accepted)
-            self.last_hidden = staged.hidden[accepted - 1].clone()
+            self.recurrent = staged.after(accepted)
+            self.hidden = staged.last(accepted)
             self.ids.extend(staged.ids[:accepted])
             self._hold()
 

@@ -24,7 +24,9 @@ class RotaryEmbedding:
             self._frequencies = yarn_frequencies(self._frequencies, config.base, config.yarn)
             self._scale = config.yarn.attention_factor or 1 + 0.1 * math.log(max(config.yarn.factor, 1))
         self._section = _interleaved_sections(config)
-        self._table = self(torch.arange(0))
+        self._length, self._row_bytes = 0, 4 * len(self._frequencies)
+        self._table: tuple[Tensor, ...] = ()
+        self.addresses = 0, 0  # of cos and sin [positions, R/2]
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """positions [T], or [3, T] for temporal, height and width → cos and sin [T, R/2], fp32."""
@@ -34,11 +36,13 @@ class RotaryEmbedding:
             angles = positions[self._section].T * self._frequencies
         return (angles.cos() * self._scale).float(), (angles.sin() * self._scale).float()
 
-    def table(self, length: int) -> tuple[Tensor, Tensor]:
-        """cos and sin of the positions from 0 to `length` − 1 and some more, kept for the next time."""
-        if len(self._table[0]) < length:
-            self._table = self(torch.arange(max(2 * length, _LEAST_TABLE)))
-        return self._table
+    def reach(self, length: int) -> int:
+        """Keep the rows of the positions from 0 to `length` − 1, at least, at `addresses`; returns bytes of a row."""
+        if self._length < length:
+            self._length = max(2 * length, _LEAST_TABLE)
+            self._table = self(torch.arange(self._length))
+            self.addresses = self._table[0].data_ptr(), self._table[1].data_ptr()
+        return self._row_bytes
 
 
 def _interleaved_sections(config: RopeConfig) -> Tensor:

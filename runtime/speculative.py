@@ -7,6 +7,7 @@ same noise, so that at a temperature too they agree as often as the two distribu
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ MAX_DRAFT = ROWS - 1  # tokens
 
 _TRIALS = 4  # steps of a length before it is judged
 _FORGET = 1 / 32  # weight of a new value in the running averages
+_REMEMBERED = 9  # times of a length
 _RETRY = 256  # tokens until a length that lost is tried again; twice as many after each time
 _LONGEST_RETRY = 4096
 
@@ -111,9 +113,22 @@ class Average:
         self.value += (value - self.value) * max(1 / self.count, _FORGET)
 
 
-def step_times() -> list[Average]:
+class Typical:
+    """The median of the last values: one that another program or a first time made long does not count."""
+
+    def __init__(self) -> None:
+        self.value, self.count = 0.0, 0
+        self._last: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self._last.append(value)
+        self.value = sorted(self._last)[(len(self._last) - 1) // 2]
+
+
+def step_times() -> list[Typical]:
     """Seconds of a step with 0, 1, … drafts: a fact of model and machine, shared by all conversations."""
-    return [Average() for _ in range(MAX_DRAFT + 1)]
+    return [Typical() for _ in range(MAX_DRAFT + 1)]
 
 
 @dataclass(frozen=True)
@@ -138,7 +153,7 @@ class DraftLength:
     shorter ones are tried when they promise more or have not been measured for long.
     """
 
-    times: list[Average]
+    times: list[Typical]
     accepted: list[Average] = field(default_factory=lambda: [Average() for _ in range(MAX_DRAFT)])
     _best: int = 0
     _trial: int | None = None

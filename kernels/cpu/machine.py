@@ -45,6 +45,8 @@ class Blocks:
 
 _PIECE_BYTES = 1 << 17  # of weights: some 10 µs
 
+_ALONE_BYTES = 1 << 23  # a model of 5 MB is faster on one core than on two, with drafts by a fifth
+
 Word = Tensor | int | float | Position | Blocks
 
 
@@ -70,6 +72,7 @@ class _Pool:
         pointer = ctypes.c_size_t
         address = self.compiler.address
         self._run = ctypes.CFUNCTYPE(None, pointer, pointer, pointer)(address(native.run))
+        self._run_alone = ctypes.CFUNCTYPE(None, pointer, pointer)(address(native.run_alone))
         start = ctypes.CFUNCTYPE(ctypes.c_int, pointer)(address(native.pool_start))
         stop = ctypes.CFUNCTYPE(None, pointer)(address(native.pool_stop))
         work = ctypes.CFUNCTYPE(None, pointer)(address(native.work))
@@ -84,9 +87,12 @@ class _Pool:
             worker.start()
         weakref.finalize(self, _end, stop, self._pool, workers, self._memory, self.compiler)
 
-    def run(self, steps: int, count: int) -> None:
+    def run(self, steps: int, count: int, *, alone: bool) -> None:
         started = time.perf_counter()
-        self._run(self._pool, steps, count)
+        if alone:
+            self._run_alone(steps, count)
+        else:
+            self._run(self._pool, steps, count)
         self.seconds += time.perf_counter() - started
 
     @property
@@ -241,7 +247,10 @@ class Machine:
             self._program, self._calls = None, []
 
     def prepare(self, program: Program) -> Runnable:
-        return Runnable(self._pool, program)
+        """A small program runs on the calling thread alone: to meet after each call takes longer than it saves."""
+        runnable = Runnable(self._pool, program)
+        runnable.alone = runnable.nbytes < _ALONE_BYTES
+        return runnable
 
 
 class Runnable:
@@ -250,7 +259,7 @@ class Runnable:
     def __init__(self, pool: _Pool, program: Program) -> None:
         from kernels.cpu import threads as native
 
-        self._pool = pool
+        self._pool, self.alone = pool, False
         self._count = len(program.calls)
         self._kept: list[Tensor] = []  # what the words point to, but for inputs and tables: those come with each run
         regions = program.regions() or [(0, -1, 0, 0)]
@@ -295,7 +304,12 @@ class Runnable:
                 self._tables[index] = np.zeros(2 * len(table), np.int64)
                 self._point_to_tables()
             self._tables[index][: len(table)] = table
-        self._pool.run(self._steps, self._count)
+        self._pool.run(self._steps, self._count, alone=self.alone)
+
+    @property
+    def nbytes(self) -> int:
+        """Of what its calls read and write beside the inputs, weights above all."""
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in self._kept}.values())
 
     def _append(
         self, word: Word, words: list[int], patches: list[tuple[int, int, int]], program: Program,

@@ -135,6 +135,19 @@ def run(module: ir.Module, target: Target, name: str) -> None:
     f.finish()
 
 
+def run_alone(module: ir.Module, target: Target, name: str) -> None:
+    """void(steps, count): the program by the calling thread, piece after piece, without a word to others."""
+    f = Function(module, target, name, (i64, i64))
+    steps, count = f.parameters
+    for index in f.range(0, count):
+        step = steps + index * STEP
+        function = f.b.inttoptr(f.load(step + FUNCTION, i64).v, ir.PointerType())
+        words = f.load(step + WORDS, i64)
+        for piece in f.range(0, f.load(step + PIECES, i64)):
+            _call_function(f, function, words, piece)
+    f.finish()
+
+
 def _wake(f: Function, pool: Value) -> None:
     f.call("pthread_mutex_lock", i32, pool + MUTEX)
     f.call("pthread_cond_broadcast", i32, pool + CONDITION)

@@ -6,7 +6,7 @@ Attributes carry the names of the GGUF tensors. Shapes: T rows (tokens of one se
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -23,7 +23,7 @@ from kernels.norm import add_rms_norm, concat_rms_norm, gated_rms_norm, rms_norm
 from kernels.op import OpTable
 from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.residual import add, shift_rows
-from runtime.cache import KVType, LayerCache, RecurrentState, SequenceState, Staged, StagedState, StagedStates
+from runtime.cache import KVType, LayerCache, RecurrentState, SequenceState, StagedRows, StagedState
 from runtime.errors import Interrupted
 from runtime.models.config import ModelConfig, MoEConfig
 from runtime.models.stepping import ROWS, Left, Past, Stepper
@@ -296,7 +296,8 @@ class Qwen35:
         state.kv.reserve(start, rows)
         if state.mtp_kv:
             state.mtp_kv.reserve(mtp_at.start, mtp_at.rows)
-        past, staged = iter(state.recurrent), StagedStates()
+        past: Iterator[RecurrentState] = iter(state.recurrent)
+        staged: list[StagedState] = []
 
         def recur(mixer: GatedDeltaNet, x: Tensor) -> Tensor:
             mixed, after = mixer(x, next(past), each=each)
@@ -306,7 +307,7 @@ class Qwen35:
         numbers = torch.tensor(ids)
         hidden = self._trunk(numbers, at, state, recur, cancelled)
         self._fill_mtp(numbers, hidden, state.last_hidden, state, mtp_at)
-        state.stage(Staged(tuple(ids), hidden, staged, each))
+        state.stage(StagedRows(tuple(ids), hidden, staged, each))
         return hidden
 
     def rows(

@@ -20,7 +20,7 @@ from torch import Tensor
 from kernels.cpu.machine import Machine, Runnable
 from kernels.cpu.replay import unheld
 from kernels.sample import sample
-from runtime.cache import RecurrentState, SequenceState, Staged
+from runtime.cache import RecurrentState, SequenceState
 from runtime.models.config import ModelConfig
 from runtime.sampling import Sampler
 
@@ -68,6 +68,7 @@ class Layout:
         self._sizes = [-(-math.prod(shape) // 16) * 16 for shape in self.shapes]
         self.starts = [0, *itertools.accumulate(self._sizes)][:-1]
         self.size = sum(self._sizes)
+        self.row_bytes = 4 * config.hidden  # of a hidden state
 
     def views(self, memory: Tensor) -> tuple[Tensor, list[Left]]:
         """Hidden states [ROWS, H], and per DeltaNet layer what is left."""
@@ -122,16 +123,28 @@ class Carried(Sequence[RecurrentState]):
         return iter(self._all())
 
 
-@dataclass
-class _StagedSlab:
+@dataclass(slots=True)
+class _Row:
     slab: Slab
-    rows: int
+    index: int
+
+    def alone(self) -> Tensor:
+        return self.slab.hidden[self.index].clone()
+
+
+@dataclass(slots=True)
+class _StagedSlab:
+    ids: tuple[int, ...]
     each: bool
+    slab: Slab
     states_of: Callable[[Slab], list[RecurrentState]]
 
     def after(self, rows: int) -> Carried:
         self.slab.move(rows, rows if self.each else 0)
         return Carried(self.slab, self.states_of)
+
+    def last(self, rows: int) -> _Row:
+        return _Row(self.slab, rows - 1)
 
 
 @dataclass(frozen=True)
@@ -173,7 +186,7 @@ class Stepper:
         self._id_numbers, self._token_numbers = self._ids.numpy(), self._tokens.numpy()
 
     def takes(self, state: SequenceState, rows: int) -> bool:
-        return rows <= ROWS and state.kv.kind == "f32" and state.last_hidden is not None
+        return rows <= ROWS and state.kv.kind == "f32" and state.hidden is not None
 
     def prepare(self, state: SequenceState, drafts: int) -> None:
         """Lay out the programs of steps with up to so many drafts, so that the first of them need not wait for it."""
@@ -183,8 +196,9 @@ class Stepper:
     def forward(self, ids: Sequence[int], state: SequenceState, *, each: bool) -> Tensor:
         """`Qwen35.forward` of a few rows after some others."""
         self._id_numbers[: len(ids)] = ids
-        staged, _ = self._run(_Plan(len(ids), each=each), state, None)
-        return staged.hidden.clone()
+        slab, _ = self._run(_Plan(len(ids), each=each), state, None)
+        with torch.inference_mode():
+            return slab.hidden[: len(ids)].clone()
 
     def step(
         self, new: Sequence[int], state: SequenceState, sampler: Sampler, *, made: int = 0, given: Sequence[int] = ()
@@ -196,36 +210,39 @@ class Stepper:
         drafts = self._id_numbers[len(new) : plan.rows].tolist()
         return Chosen(drafts, self._token_numbers[: 1 + len(drafts)].tolist(), logits)
 
-    @torch.inference_mode()
-    def _run(self, plan: _Plan, state: SequenceState, sampler: Sampler | None) -> tuple[Staged, Tensor]:
+    def _run(self, plan: _Plan, state: SequenceState, sampler: Sampler | None) -> tuple[Slab, Tensor]:
+        # Tensor operations are few here: to a model that takes 200 µs for a token each of them is a percent.
         before, after = self._before(state), self._free_slab()
         runnable, logits = self._program(plan, state)
-        last, start = state.last_hidden, state.length
-        assert last is not None
-        cos, sin = self._model.rotary.table(start + plan.rows)
-        row = 4 * cos.shape[1] * (start - 1)
+        start, last = state.length, state.hidden
+        rotary = self._model.rotary
+        row = rotary.reach(start + plan.rows) * (start - 1)
         state.kv.reserve(start, plan.rows)
         tables = state.kv.addresses
         if state.mtp_kv:
             state.mtp_kv.reserve(start - 1, plan.rows)
             tables += state.mtp_kv.addresses
-        inputs = [*before.addresses, after.addresses[0], last.data_ptr(), cos.data_ptr() + row, sin.data_ptr() + row]
+        if isinstance(last, _Row):
+            address = last.slab.addresses[0] + self._layout.row_bytes * last.index
+        else:
+            assert isinstance(last, Tensor)
+            address = last.data_ptr()
+        inputs = [*before.addresses, after.addresses[0], address, rotary.addresses[0] + row, rotary.addresses[1] + row]
         if sampler:
             inputs += sampler.addresses
         runnable.run_at(inputs, tables, start)
-        if plan.made or plan.given or plan.new > 1:
-            ids = tuple(self._id_numbers[: plan.rows].tolist())
-        else:
-            ids = (int(self._id_numbers[0]),)
-        layers = _StagedSlab(after, plan.rows, plan.each, self._states_of)
-        staged = Staged(ids, after.hidden[: plan.rows], layers, plan.each)
-        state.stage(staged)
-        return staged, logits
+        ids = tuple(self._id_numbers[: plan.rows].tolist())
+        state.stage(_StagedSlab(ids, plan.each, after, self._states_of))
+        return after, logits
 
     def _before(self, state: SequenceState) -> Slab:
         """What the last step left; or the states, brought into that shape."""
         if isinstance(state.recurrent, Carried) and state.recurrent.slab:
             return state.recurrent.slab
+        return self._brought(state)
+
+    @torch.inference_mode()
+    def _brought(self, state: SequenceState) -> Slab:
         slab = self._free_slab()
         slab.move(0, 0)
         for left, layer in zip(slab.layers, state.recurrent, strict=True):
@@ -241,6 +258,7 @@ class Stepper:
             index = len(self._slabs) - 1
         return self._slabs[index]
 
+    @torch.inference_mode()
     def _states_of(self, slab: Slab) -> list[RecurrentState]:
         kept, missing = slab.moves.tolist()
         c = self._model.config.delta
@@ -258,6 +276,7 @@ class Stepper:
             self._programs[plan] = self._record(plan, state)
         return self._programs[plan]
 
+    @torch.inference_mode()
     def _record(self, plan: _Plan, state: SequenceState) -> tuple[Runnable, Tensor]:
         model, start, config = self._model, state.length, self._model.config
         state.kv.reserve(start, plan.rows)

@@ -17,6 +17,7 @@ from kernels.cpu.replay import Replay
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.op import Case, Op, OpTable
 from kernels.residual import add
+from kernels.sample import UNDECIDED, Rules, sample
 from kernels.table import OPS
 
 pytest.importorskip("llvmlite")
@@ -138,6 +139,32 @@ def test_a_failed_recording_leaves_the_machine_usable(machine: Machine) -> None:
     with pytest.raises(KeyError):
         replay("broken", broken, [torch.ones(1, 16)], [], 0)
     assert table[add](torch.ones(1, 16), torch.ones(1, 16)).eq(2).all()
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_program_gives_the_same_on_one_thread_and_on_all(machine: Machine, alone: bool) -> None:
+    table = OpTable("cpu", machine)
+    x, weight = torch.randn(300, 48, generator=torch.Generator().manual_seed(1)), torch.rand(48)
+    with machine.record([x], [], 0) as program:
+        total, normed = table[add_rms_norm](x, x, weight, 1e-6)
+        out = table[add](total, normed)
+    runnable = machine.prepare(program)
+    assert runnable.alone  # it is small
+    runnable.alone = alone
+    runnable.run([x], [], 0)
+    torch.testing.assert_close(out, 2 * x + rms_norm.reference(2 * x, weight, 1e-6))
+
+
+def test_too_many_candidates_leave_the_choice_open(machine: Machine) -> None:
+    choose: Any = OpTable("cpu", machine)[sample]
+    marks, none = torch.zeros(300, dtype=torch.bool), torch.empty(0, dtype=torch.long)
+    out = torch.empty(1, dtype=torch.long)
+    rules = Rules(top_k=3).packed()
+    for draft, wanted in ((False, UNDECIDED), (True, 0)):
+        choose(torch.ones(300), rules, torch.tensor([1, 0]), marks, marks, none, out, draft)
+        assert int(out) == wanted
+    choose(torch.full((300,), torch.nan), rules, torch.tensor([1, 0]), marks, marks, none, out, True)
+    assert int(out) == 0
 
 
 def test_many_short_steps_on_more_threads_than_cores() -> None:
