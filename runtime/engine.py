@@ -175,17 +175,17 @@ class Engine:
             started = time.perf_counter()
             count = min(length.choose(), reply.room - 1) if len(new) == 1 else 0
             read = step(self.model, state, new, count, reply.sampler)
-            drafts, kept, rows = read.drafts, len(new), 0
-            while True:
-                new = reply.take(read.choose(rows))
-                if rows == len(drafts) or new != (drafts[rows],) or reply.ended:
+            drafts, kept, right = read.drafts, len(new), 0
+            while (new := reply.take(read.choose(right))) == tuple(drafts[right : right + 1]):
+                right += 1
+                if not reply.goes_on():
+                    new = ()  # it has been counted as a draft
                     break
-                rows += 1
-            state.commit(kept + rows)
+            state.commit(kept + right - (not new))  # nothing follows the last token, so that is not read
             self.pool.follow(state)
-            drafted, accepted = drafted + len(drafts), accepted + rows
-            length.record(len(drafts), rows, time.perf_counter() - started)
-            yield from (NewToken(id, drafted=True) for id in drafts[:rows])
+            drafted, accepted = drafted + len(drafts), accepted + right
+            length.record(len(drafts), right, time.perf_counter() - started)
+            yield from (NewToken(id, drafted=True) for id in drafts[:right])
 
     def _draft_length(self, conversation: str, request: Request) -> DraftLength | FixedLength:
         if self.model.mtp is None:
@@ -212,6 +212,9 @@ class _Reply:
         for id in request.prompt[asked:]:
             self.sampler.accept(id)
             self._watch.pass_by(id)
+
+    def goes_on(self) -> bool:
+        return self.ended is None
 
     def take(self, token: int) -> tuple[int, ...]:
         """What comes next: `token`, or in its place the forced end of a thought; sets `ended`."""
