@@ -27,6 +27,7 @@ from chatapp.remote import profiles
 from chatapp.remote.address import is_address
 from chatapp.settings import Settings
 from chatapp.store import Store, StoreError, source_of
+from chatapp.switching import Switching
 
 # A program of the user's choice in place of the worker, as a shell would split it: for tests, and for other engines.
 WORKER_VARIABLE = "QWENCHAT_WORKER"
@@ -196,7 +197,7 @@ def _backend(servers: Mapping[str, profiles.Profile], *, hold: bool = False) -> 
 
         return RemoteBackend(servers, os.environ, Log(paths.log_path()), hold=hold)
 
-    return Backends(LocalBackend(command, paths.log_path()), remote)
+    return Backends(Switching(lambda: LocalBackend(command, paths.log_path())), remote)
 
 
 def _open_standard_streams() -> None:

@@ -122,6 +122,8 @@ class QwenChat(App[None]):
         self.chat.quit()
 
     async def on_unmount(self) -> None:
+        if self.chat.hub is not None:
+            await self.chat.hub.close()
         await self._backend.close()
 
     async def action_quit(self) -> None:

@@ -22,6 +22,9 @@ class Backend(Protocol):
     def load(self, command: Load) -> AsyncIterator[Event]:
         """Yields LoadProgress and Notice, and ends with exactly one Ready or Failed."""
 
+    def beside(self, command: Load) -> bool:
+        """Whether `load` of this leaves the model that is open free to answer until the new one is ready."""
+
     def generate(self, command: Generate) -> AsyncIterator[Event]:
         """Yields PromptProgress, Delta, WasThought and Notice, and ends with exactly one Finished or Failed."""
 

@@ -47,6 +47,9 @@ class Backends:
                 self._opened = self._opened if served else command
             yield event
 
+    def beside(self, command: Load) -> bool:
+        return not is_address(command.path) and self._active is self._local and self._local.beside(command)
+
     def generate(self, command: Generate) -> AsyncIterator[Event]:
         return self._active.generate(command)
 

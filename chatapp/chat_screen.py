@@ -19,6 +19,7 @@ from chatapp.backend import Backend
 from chatapp.blocks import ReplyBlock, UserBlock
 from chatapp.commands import CommandError
 from chatapp.composer import Composer
+from chatapp.download_line import DownloadLine
 from chatapp.options import ChatOptions
 from chatapp.parts.comfort import ComfortPart
 from chatapp.parts.conversations import ConversationsPart
@@ -103,6 +104,7 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
             yield Waiting(id="waiting")
             yield Static("", id="hints", markup=False)
             yield Composer(id="composer")
+        yield DownloadLine(id="downloads")
         yield StatusLine(id="status")
 
     def on_mount(self) -> None:
@@ -256,6 +258,7 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
             self.turns.submit(self._options.prompt)
         if self._options.model:
             self.turns.open(self._options.model, chosen=self._options.model_named)
+        self.run_worker(self._guard(self.go_on_downloading), exit_on_error=False)
         await self.turns.run()
 
 

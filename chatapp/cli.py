@@ -113,6 +113,7 @@ def complete(arguments: Arguments, saved: Settings, environment: Mapping[str, st
         thinking_budget=merged.thinking_budget,
         preserve_thinking=merged.preserve_thinking,
         drafts=drafts(merged.draft),
+        model_folders=tuple(folder for folder in merged.model_folders.split(os.pathsep) if folder),
         context_length=merged.context_length,
         ops=merged.ops,
         threads=merged.threads,

@@ -117,6 +117,9 @@ class LocalBackend:
                 if not isinstance(event := events.get_nowait(), LoadProgress):
                     self._tell(event)
 
+    def beside(self, command: Load) -> bool:
+        return False
+
     async def generate(self, command: Generate) -> AsyncGenerator[Event, None]:
         if command.request_id in self._requests:
             raise ValueError(f"a request {command.request_id!r} is in flight")

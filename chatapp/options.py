@@ -45,6 +45,7 @@ class ChatOptions:
     ops: Ops = "auto"
     threads: int | None = None
     kv_type: KvType = "auto"
+    model_folders: tuple[str, ...] = ()  # to look for models in, besides those of other tools
     snapshots: str | None = None  # the folder of states on disk; None: they end with the engine
     snapshot_budget: float | None = None  # GB; 0: nothing is kept on disk
     memory_budget: float | None = None  # GB

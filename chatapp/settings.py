@@ -52,6 +52,9 @@ class Settings:
         default=None,
         metadata=_about("The model file, or served model, that opens when none is named.", group="Model", when="start"),
     )
+    model_folders: str = field(
+        default="", metadata=_about("Folders with model files, besides those of other tools; as in PATH.")
+    )
     context_length: int | None = field(
         default=None, metadata=_about("Tokens of context to open the model with.", low=16, when="load")
     )

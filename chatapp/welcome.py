@@ -22,7 +22,7 @@ _KEYS = (
 
 _BUILT_IN = (
     "The model that answers now is built in: a tiny demonstration that knows qwenchat, small sums and some facts, "
-    "and remembers what you tell it. /model PATH opens a real one."
+    "and remembers what you tell it. /models finds and downloads a real one that suits this machine."
 )
 
 
@@ -44,9 +44,9 @@ class Welcome(Vertical, PlainContainer, Block):
                 markup=False,
             )
             yield Static(
-                "/model PATH               here, below\n"
-                "qwenchat MODEL.gguf       the next time you start\n"
-                "QWENCHAT_MODEL=PATH       for every start",
+                "/models                   find one, download it, open it\n"
+                "/model PATH               open a file that you have\n"
+                "qwenchat MODEL.gguf       the next time you start",
                 classes="welcome--how -no-model",
                 markup=False,
             )

@@ -116,7 +116,7 @@ def measure_bandwidth(seconds: float) -> float:
     def read(block: np.ndarray) -> tuple[float, float]:
         together.wait()
         start = time.perf_counter()
-        block.max()
+        np.bitwise_or.reduce(block)  # which reads as fast as the products of packed weights do
         return start, time.perf_counter()
 
     end = time.monotonic() + seconds

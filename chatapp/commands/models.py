@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from chatapp.commands.registry import CommandError, command
+from chatapp.commands.registry import command
 
 
 class Models(Protocol):
@@ -14,15 +14,22 @@ class Models(Protocol):
 
     async def choose_model(self) -> bool: ...
 
+    async def choose_anew(self) -> None: ...
+
     async def open_server(self, word: str) -> None: ...
 
 
-@command("PATH", "Open another model file; on a server, another of its models")
+@command("[PATH]", "Open a model file; on a server, another of its models")
 async def model(chat: Models, argument: str) -> None:
     if argument:
         await chat.open_model(argument)
     elif not await chat.choose_model():
-        raise CommandError("Write the path of a GGUF file after /model.")
+        await chat.choose_anew()
+
+
+@command("", "Find, download and open models; see what suits this machine")
+async def models(chat: Models, argument: str) -> None:
+    await chat.choose_anew()
 
 
 @command("[URL|NAME|local]", "Talk to a model on a server, or come back to this machine")

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
 
 from chatapp.commands import CommandError
+from chatapp.download_line import DownloadLine
+from chatapp.figures import percent
 from chatapp.parts.base import ChatBase
-from chatapp.paths import model_path
+from chatapp.paths import log_path, model_path
 from chatapp.picker import Choice, Picker
 from chatapp.remote import address
 from chatapp.remote.address import Address, AddressError, is_address
+from chatapp.sanitize import clean_line
+from runtime.protocol import BUILT_IN_MODEL
+
+if TYPE_CHECKING:
+    from chatapp.hub import Hub
+    from runtime.hub.protocol import Download
 
 HERE = "local"
 HOW = (
@@ -21,10 +31,13 @@ HOW = (
 class ModelsPart(ChatBase):
     """Implements `commands.models`."""
 
+    hub: Hub | None = None  # made when it is first needed
+
     async def open_model(self, path: str) -> None:
-        await self.turns.stop()
         if served := self._sibling(path):
             path = served
+        if not self.turns.opens_beside(path):
+            await self.turns.stop()
         self._show_opening(model_path(path))
         self.turns.open(path, chosen=True)
 
@@ -60,6 +73,57 @@ class ModelsPart(ChatBase):
         if path is None:
             raise CommandError("No model of this machine was opened yet: /model PATH opens one.")
         await self.open_model(path)
+
+    async def choose_anew(self) -> None:
+        """Find, fetch and open models."""
+        from chatapp.wizard import Wizard
+
+        opened = self.turns.model.path if self.turns.model is not None else None
+        options = self._options
+        wizard = Wizard(self._looked_after(), opened, options.model_folders, options.context_length, options.kv_type)
+        chosen = await self.app.push_screen_wait(wizard)
+        if chosen is not None and chosen != opened:
+            await self.open_model(chosen)
+
+    async def go_on_downloading(self) -> None:
+        """What was being downloaded when qwenchat last ended goes on, if it did not end by the user's wish."""
+        from chatapp.hub import HubError, has_unfinished
+
+        if not await asyncio.to_thread(has_unfinished):
+            return
+        hub, options = self._looked_after(), self._options
+        try:
+            here = await hub.look(options.model_folders, options.context_length, options.kv_type)
+            for left in here.downloads:
+                if left.state == "waiting":
+                    await hub.fetch(left.repo, left.file)
+                    share = percent(left.done / max(left.total, 1))
+                    self.say(f"The download of {clean_line(left.file)} goes on, from {share}.")
+        except HubError as error:
+            self.say(f"A download has not ended. {error}", "warning")
+
+    def _looked_after(self) -> Hub:
+        if self.hub is None:
+            from chatapp.hub import Hub
+
+            self.hub = Hub(log=log_path())
+            self.hub.on_progress(self._downloading)
+        return self.hub
+
+    def _downloading(self, download: Download) -> None:
+        assert self.hub is not None
+        self.query_one(DownloadLine).show(self.hub.running)
+        name = clean_line(download.file.rpartition("/")[2])
+        if download.state == "failed":
+            self.say(download.message, "error")
+        elif download.state == "done":
+            model = self.turns.model
+            if (model is None or model.path == str(BUILT_IN_MODEL)) and not self.turns.loading:
+                self.run_worker(self._guard(partial(self.open_model, download.path)), exit_on_error=False)
+            else:
+                self.say(f"{name} is here: /models opens it.")
+        elif download.message:
+            self._show_hint(download.message, 4.0)
 
     def _sibling(self, word: str) -> str | None:
         """The address of the model that the user means, if the server that answers now has it."""

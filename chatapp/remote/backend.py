@@ -133,6 +133,9 @@ class RemoteBackend:
             yield Notice(connection.secret.redact(notice))
         yield Ready(self._model)
 
+    def beside(self, command: Load) -> bool:
+        return False
+
     async def generate(self, command: Generate) -> AsyncGenerator[Event, None]:
         connection = self._connection
         if connection is None:

@@ -122,6 +122,9 @@ class FakeBackend:
                 self._model = step.model
             yield step
 
+    def beside(self, command: Load) -> bool:
+        return False
+
     async def generate(self, command: Generate) -> AsyncIterator[Event]:
         number = len(self.requests)
         self.requests.append(command)

@@ -1,0 +1,155 @@
+"""The wizard, by keys alone, against a hub on loopback and the real process that looks after models."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fake_backend import FakeBackend
+from harness import Chat, running
+from hub_server import Hub, serving
+
+from chatapp.options import ChatOptions
+
+GOLDENS = Path(__file__).parents[1] / "goldens"
+REPO, FILE = "unsloth/Qwen3.5-0.8B-GGUF", "Qwen3.5-0.8B-Q4_K_M.gguf"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """With one model of the catalogue; this user's home is empty."""
+    for name in [name for name in os.environ if name.startswith(("HF_", "OLLAMA", "LLAMA")) or name.endswith("PROXY")]:
+        monkeypatch.delenv(name)
+    with serving(tmp_path / "hub") as found:
+        for name, value in {"HOME": "home", "HF_HOME": "hf", "XDG_CACHE_HOME": "caches"}.items():
+            monkeypatch.setenv(name, str(tmp_path / value))
+        (tmp_path / "caches/qwenchat").mkdir(parents=True)
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        found.put(REPO, FILE, (GOLDENS / "tiny-dense.gguf").read_bytes())
+        yield found
+
+
+@asynccontextmanager
+async def chatting(tmp_path: Path, model: str | None = None) -> AsyncIterator[Chat]:
+    options = ChatOptions(model=model, model_folders=(str(tmp_path / "mine"),))
+    async with running(FakeBackend(), tmp_path, options, size=(110, 36)) as chat:
+        yield chat
+
+
+async def choose(chat: Chat, text: str) -> None:
+    """Go down to the row that has the text, and take it."""
+    await chat.until(lambda: text in chat.text())
+    options = chat.app.screen.query_one("#wizard-list")
+    for _ in range(options.option_count):  # type: ignore[attr-defined]
+        option = options.highlighted_option  # type: ignore[attr-defined]
+        if option and text in str(option.prompt):
+            await chat.pilot.press("enter")
+            return
+        await chat.pilot.press("down")
+    raise AssertionError(f"no row {text!r} in\n{chat.text()}")
+
+
+async def test_from_nothing_to_a_chat_with_a_fetched_model(tmp_path: Path, hub: Hub) -> None:
+    async with chatting(tmp_path) as chat:
+        assert "/models" in chat.text()
+        await chat.send("/models")
+        await chat.until(lambda: "★" in chat.text())
+        assert "No model yet." in chat.text() and "memory free" in chat.text()
+        await chat.until(lambda: "the usual choice" in chat.words())
+        await chat.pilot.press("enter")
+        await chat.until(lambda: chat.backend.model is not None)
+        await chat.until(lambda: "Hugging Face cache" in chat.text())
+        await chat.pilot.press("escape")
+        await chat.ask("hello")
+        [load] = chat.backend.loads
+        assert Path(load.path).name == FILE
+        assert filecmp.cmp(load.path, hub.folder / REPO / FILE, shallow=False)
+
+
+async def test_a_download_goes_on_while_chatting_is_paused_and_cancelled(tmp_path: Path, hub: Hub) -> None:
+    hub.put(REPO, FILE, (GOLDENS / "tiny-dense.gguf").read_bytes() + bytes(3_000_000))
+    hub.faults.rate = 400_000
+    async with chatting(tmp_path, model=str(tmp_path / "other.gguf")) as chat:
+        await chat.send("/models")
+        await choose(chat, "★")
+        await chat.until(lambda: "Downloads" in chat.text())
+        await chat.pilot.press("escape")
+        await chat.until(
+            lambda: "↓ Qwen3.5-0.8B-Q4_K_M.gguf" in chat.text() and "MB/s" in chat.text().replace("kB/s", "MB/s")
+        )
+        await chat.ask("hello")
+        await chat.send("/models")
+        await chat.until(lambda: "Downloads" in chat.text())
+        for _ in range(2):
+            await chat.pilot.press("up")
+        await choose(chat, "3.2 MB")
+        await choose(chat, "Pause")
+        await chat.until(lambda: "paused at" in chat.text())
+        assert not [line for line in chat.lines() if line.startswith("  ↓")]
+        await choose(chat, "paused at")
+        await choose(chat, "Cancel, and delete")
+        await chat.until(lambda: "paused at" not in chat.text())
+    assert not [path for path in (tmp_path / "hf").rglob("*") if path.is_file()]
+
+
+async def test_what_was_being_downloaded_goes_on_at_the_next_start(tmp_path: Path, hub: Hub) -> None:
+    hub.put(REPO, FILE, (GOLDENS / "tiny-dense.gguf").read_bytes() + bytes(3_000_000))
+    hub.faults.rate = 400_000
+    async with chatting(tmp_path) as chat:
+        await chat.send("/models")
+        await choose(chat, "★")
+        await chat.until(lambda: chat.screen.hub and any(d.done for d in chat.screen.hub.downloads.values()))
+    hub.faults.rate = None
+    async with chatting(tmp_path) as chat:
+        await chat.until(lambda: "goes on, from" in chat.words())
+        await chat.until(lambda: chat.backend.model is not None)
+        assert Path(chat.backend.loads[0].path).name == FILE
+
+
+async def test_models_are_searched_listed_refused_and_deleted(tmp_path: Path, hub: Hub) -> None:
+    hub.put("some/finetune-GGUF", "fine-Q8_0.gguf", (GOLDENS / "tiny-moe.gguf").read_bytes())
+    foreign = (GOLDENS / "tiny-dense.gguf").read_bytes().replace(b"qwen35", b"llama9")
+    hub.put("some/llama-GGUF", "llama-Q8_0.gguf", foreign)
+    (tmp_path / "mine").mkdir()
+    shutil.copy(GOLDENS / "tiny-dense.gguf", tmp_path / "mine" / "own-Q4_0.gguf")
+    async with chatting(tmp_path, model="/m/x.gguf") as chat:
+        await chat.send("/models")
+        await chat.until(lambda: "your folder" in chat.text())
+        await chat.write("gguf some")
+        await choose(chat, "Search the hub for")
+        await choose(chat, "some/llama-GGUF")
+        await chat.until(lambda: "architecture llama9; qwenchat runs" in chat.words())
+        await chat.pilot.press("escape")
+        await choose(chat, "some/finetune-GGUF")
+        await choose(chat, "fine-Q8_0")
+        await chat.until(lambda: "fine-Q8_0" in chat.text() and "Hugging Face cache" in chat.text())
+        await chat.pilot.press("home", "pageup")
+        for _ in range(9):
+            option = chat.app.screen.query_one("#wizard-list").highlighted_option  # type: ignore[attr-defined]
+            if option and "fine-Q8_0" in str(option.prompt):
+                break
+            await chat.pilot.press("down")
+        await chat.pilot.press("delete")
+        await choose(chat, "Delete it")
+        await chat.until(lambda: "fine-Q8_0" not in chat.text() and "your folder" in chat.text())
+        await choose(chat, "own-Q4_0")
+        await chat.until(lambda: chat.backend.loads[-1].path == str(tmp_path / "mine" / "own-Q4_0.gguf"))
+
+
+async def test_without_the_hub_what_is_here_can_be_opened(
+    tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "mine").mkdir()
+    shutil.copy(GOLDENS / "tiny-dense.gguf", tmp_path / "mine" / "own-Q4_0.gguf")
+    async with chatting(tmp_path) as chat:
+        await chat.send("/models")
+        await chat.until(lambda: "HF_HUB_OFFLINE is set" in chat.text())
+        await choose(chat, "own-Q4_0")
+        await chat.until(lambda: chat.backend.model is not None)
+    assert not hub.requests
