@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from chatapp import cli, paths, settings
+from chatapp import cli, doctor, paths, settings
 from chatapp.backend import Backend
 from chatapp.backends import Backends
 from chatapp.cli import Arguments, UsageError
@@ -49,6 +49,7 @@ def run_module(module: str, words: Sequence[str]) -> int:
 SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "bench": partial(run_module, "runtime.bench"),
     "models": partial(run_module, "runtime.hub"),
+    "doctor": doctor.run,
 }
 
 
