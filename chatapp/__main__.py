@@ -45,10 +45,18 @@ def run_module(module: str, words: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
+def look_after_models(words: Sequence[str]) -> int:
+    """`qwenchat models …`, which looks into the folders of the settings as well."""
+    folders = settings.load(paths.settings_path())[0].model_folders
+    if folders:
+        os.environ.setdefault("QWENCHAT_MODEL_FOLDERS", folders)
+    return run_module("runtime.hub", words)
+
+
 # First words that are not a prompt but a program of their own, given the words after it.
 SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "bench": partial(run_module, "runtime.bench"),
-    "models": partial(run_module, "runtime.hub"),
+    "models": look_after_models,
     "doctor": doctor.run,
 }
 

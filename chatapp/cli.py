@@ -20,8 +20,8 @@ from chatapp.settings import Settings, SettingsError
 MODEL_VARIABLE = "QWENCHAT_MODEL"
 
 NO_MODEL = (
-    "No model is given. Download a GGUF file of a Qwen3.5 or 3.6 model, for instance "
-    "https://huggingface.co/unsloth/Qwen3.5-4B-GGUF, and name it: qwenchat MODEL.gguf"
+    "No model is given. `qwenchat models advise` says which suit this machine and how to download one; "
+    "then name its file: qwenchat MODEL.gguf"
 )
 
 BUILT_IN = "The built-in model answers: a tiny demonstration. -m FILE names a real one."
@@ -33,6 +33,8 @@ examples:
   qwenchat -p "Name three rivers."                answer once, on stdout
   git diff | qwenchat "Write a commit message."   the same, with a text
   qwenchat --server http://host:8000              chat with a model that a server has
+  qwenchat models --help                          find and download models
+  qwenchat doctor                                 see what is well and what is not
   qwenchat bench --help                           measure what the engine does
 
 The model is the one named, else {variable}, else `model` of the settings, else a tiny built-in one.

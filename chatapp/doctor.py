@@ -123,8 +123,10 @@ def _chosen() -> Iterator[Check]:
 def _machine() -> Iterator[Check]:
     """What the runtime finds, as it finds it; its process may break where the machine is broken."""
     command = [sys.executable, "-P", "-m", "runtime.doctor"]
+    folders = settings.load(paths.settings_path())[0].model_folders
+    surroundings = {**({"QWENCHAT_MODEL_FOLDERS": folders} if folders else {}), **environment()}
     with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout and child.stderr
         for line in child.stdout:

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from runtime import bench_draft, bench_resume
+from runtime import bench_draft, bench_memory, bench_resume
 from runtime.bench_worker import WorkerError
 from runtime.protocol import Load
 
@@ -29,12 +29,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     drafts.add_argument("--max-tokens", type=int, default=128, help="of each reply (default: %(default)s)")
     drafts.add_argument("--thinking", action="store_true", help="with thoughts")
     drafts.add_argument("--threads", type=int, help="of the model")
-    for benchmark in (resume, drafts):
+    memory = benchmarks.add_parser("memory", help="what a model takes with its context full, and what was foretold")
+    memory.add_argument("--context", type=int, help="tokens (default: 32768)")
+    memory.add_argument("--kv-type", choices=["auto", "q8"], default="auto", help="type of keys and values")
+    for benchmark in (resume, drafts, memory):
         benchmark.add_argument("model", metavar="MODEL", help="a GGUF file")
         benchmark.add_argument("--ops", choices=["auto", "reference", "cpu", "triton"], default="auto")
         benchmark.add_argument("--json", action="store_true", help="one JSON object on stdout")
     resume.set_defaults(measure=_resume)
     drafts.set_defaults(measure=_draft)
+    memory.set_defaults(measure=_memory)
     found = parser.parse_args(argv)
     try:
         report = found.measure(found)
@@ -58,6 +62,10 @@ def _resume(found: argparse.Namespace) -> bench_resume.Report:
 def _draft(found: argparse.Namespace) -> bench_draft.Report:
     load = Load(found.model, ops=found.ops, threads=found.threads)
     return bench_draft.measure(found.rounds, found.max_tokens, thinking=found.thinking, load=load)
+
+
+def _memory(found: argparse.Namespace) -> bench_memory.Report:
+    return bench_memory.measure(Load(found.model, found.context, found.ops, kv_type=found.kv_type))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ PREFILL = 512  # tokens of a piece of prefill
 VOCABULARY = 248_320
 _HEADER = 11_000_000  # bytes of vocabulary and merges in a file of this family
 _BASE = 300_000_000
-_COPIES = 4  # of the recurrent state: the live one, the next one, and two places to come back to
+COPIES = 4  # of the recurrent state: the live one, the next one, and two places to come back to
 _SHARE = 0.9  # of the memory that models may take
 _EFFICIENCY = 0.85  # of the bandwidth, at decoding
 _TIED = 2560  # hidden dimensions up to which the family's head is its embeddings
@@ -73,7 +73,7 @@ def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "a
         weights=max(file_bytes - _HEADER, 0),
         kv=config.attention_layers * per_layer,
         mtp=config.mtp_layers * per_layer,
-        state=_COPIES * state,
+        state=COPIES * state,
         work=4 * rows * deltas * delta.conv_channels,
     )
 
@@ -81,11 +81,11 @@ def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "a
 def decode_bytes(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "auto") -> float:
     """Bytes that come from memory for one token, at half the context."""
     need = memory(config, file_bytes, context, kv_type)
-    used, total = _parameters(config)
-    return need.weights * used / total + need.kv / 2 + 2 * need.state / _COPIES
+    used, total = parameters(config)
+    return need.weights * used / total + need.kv / 2 + 2 * need.state / COPIES
 
 
-def _parameters(config: ModelConfig) -> tuple[float, float]:
+def parameters(config: ModelConfig) -> tuple[float, float]:
     """How many a token uses, and how many there are."""
     h, delta = config.hidden, config.delta
     attention = h * config.head_dim * (3 * config.heads + 2 * config.kv_heads)

@@ -1,6 +1,9 @@
-"""The picture in the README: a real conversation on a screen in memory.
+"""The pictures in the README, on a screen in memory: a real conversation, and the wizard.
 
 python tests/picture.py MODEL.gguf .readme/chat.svg
+python tests/picture.py --models .readme/models.svg
+
+The wizard's is of a machine with 16 GB, and of files as large as those on the hub.
 """
 
 from __future__ import annotations
@@ -9,17 +12,23 @@ import asyncio
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "chatapp"))
 
-from harness import Chat
+from fake_backend import FakeBackend
+from harness import Chat, running
 
 from chatapp.app import QwenChat
 from chatapp.local import LocalBackend
 from chatapp.options import ChatOptions
 from chatapp.settings import Settings
 from chatapp.store import Store
+from chatapp.wizard import Wizard
+from runtime import fit
+from runtime.hub import family, names
+from runtime.hub.protocol import Download, Here, LocalModel, Machine, RemoteModel
 from runtime.protocol import Sampling
 
 _WEB_FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)  # a picture that loads nothing from elsewhere
@@ -51,5 +60,80 @@ async def _talk(chat: Chat) -> None:
     await chat.pilot.pause(0.5)
 
 
+MACHINE = Machine("", 8, 16 * 10**9, 12 * 10**9, 310 * 10**9, "", (), 45e9)
+FILES = (
+    ("unsloth/Qwen3.5-9B-MTP-GGUF", "Qwen3.5-9B-UD-Q4_K_XL", 6_010_000_000, True),
+    ("unsloth/Qwen3.5-4B-MTP-GGUF", "Qwen3.5-4B-UD-Q4_K_XL", 2_960_000_000, True),
+    ("unsloth/Qwen3.5-2B-GGUF", "Qwen3.5-2B-Q4_K_M", 1_280_835_840, False),
+    ("unsloth/Qwen3.5-0.8B-GGUF", "Qwen3.5-0.8B-Q4_K_M", 532_517_120, False),
+    ("unsloth/Qwen3.5-27B-GGUF", "Qwen3.5-27B-Q4_K_M", 16_740_812_704, False),
+)
+
+
+class Hub:
+    """What `chatapp.hub.Hub` tells of a machine with one model and one download."""
+
+    def __init__(self) -> None:
+        self.files = [self._file(*known) for known in FILES]
+        self.downloads = {
+            self.files[0].key: Download(
+                self.files[0].key,
+                self.files[0].repo,
+                self.files[0].file,
+                2_584_000_000,
+                6_010_000_000,
+                "running",
+                48e6,
+                71,
+            )
+        }
+
+    def _file(self, repo: str, name: str, size: int, mtp: bool) -> RemoteModel:
+        config = family.known_config(name, mtp)
+        assert config is not None
+        quant = names.parse(f"{name}.gguf").quant
+        fit_ = fit.verdict(config, size, MACHINE)
+        return RemoteModel(repo, f"{name}.gguf", name, quant, names.about(quant), size, 1, mtp, (), "", False, fit_)
+
+    def on_progress(self, listener: object) -> Callable[[], None]:
+        return lambda: None
+
+    async def look(self, *place: object) -> Here:
+        known = self.files[3]
+        here = LocalModel(
+            f"~/{known.file}",
+            known.file,
+            "LM Studio",
+            "",
+            "",
+            known.quant,
+            known.about,
+            known.bytes,
+            1,
+            False,
+            "",
+            known.fit,
+        )
+        return Here(1, MACHINE, (here,), ())
+
+    async def advise(self) -> tuple[RemoteModel, ...]:
+        return tuple(file for file in self.files if file.fit and file.fit.place != "no")
+
+
+async def take_models() -> str:
+    """The picture as SVG."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with running(FakeBackend(), Path(folder), ChatOptions(), size=(100, 30)) as chat:
+            wizard = Wizard(Hub(), None, (), None, "auto")  # type: ignore[arg-type]
+            chat.app.push_screen(wizard)
+            await chat.until(lambda: "★" in chat.text())
+            while "9B" not in str(wizard.query_one("#wizard-about").render()):
+                await chat.pilot.press("down")
+            await chat.pilot.pause()
+            return _WEB_FONT.sub("", chat.app.export_screenshot(title="qwenchat"))
+
+
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(asyncio.run(take(str(Path(sys.argv[1]).absolute()))))
+    source, target = sys.argv[1:]
+    picture = take_models() if source == "--models" else take(str(Path(source).absolute()))
+    Path(target).write_text(asyncio.run(picture))

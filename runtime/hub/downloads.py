@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from runtime.hub import cache, remote, sentences, transfer
-from runtime.hub.protocol import Download
+from runtime.hub.protocol import Download, State
 from runtime.hub.ranges import Record
 from runtime.hub.remote import HubFile, Item
 from runtime.hub.sentences import HubError
@@ -20,7 +20,10 @@ _RATE_SECONDS = 10.0  # over which the speed is measured
 
 
 def unfinished() -> list[Download]:
-    """What earlier processes left, from the records in the cache; `paused` if the user wanted so, else `waiting`."""
+    """What is not complete, from the records in the cache.
+
+    `running` if another process is at it, `paused` if the user wanted so, else `waiting` to go on.
+    """
     found: dict[tuple[str, str], list[Record]] = {}
     for path in sorted(cache.root().glob(f"models--*/blobs/*{RECORD}")):
         if record := Record.read(path):
@@ -32,10 +35,16 @@ def unfinished() -> list[Download]:
             item,
             sum(record.done for record in records),
             sum(record.size for record in records),
-            "paused" if any(record.paused for record in records) else "waiting",
+            _state(records),
         )
         for (repo, item), records in found.items()
     ]
+
+
+def _state(records: Iterable[Record]) -> State:
+    if any(transfer.locked(record.repo, record.etag) for record in records):
+        return "running"
+    return "paused" if any(record.paused for record in records) else "waiting"
 
 
 class Job(threading.Thread):

@@ -83,6 +83,18 @@ def forget(repo: str, etag: str) -> None:
         path.unlink(missing_ok=True)
 
 
+def locked(repo: str, etag: str) -> bool:
+    """Whether a process is fetching the file."""
+    try:
+        with paths(repo, etag)[0].open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def free(folder: Path) -> int:
     """Bytes for us on the disk that holds a folder, which need not exist yet."""
     while not folder.exists():

@@ -1,0 +1,132 @@
+"""What a model takes and how fast it is, foretold: against states that were measured, and the models' own names."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runtime import fit, machine
+from runtime.cache import BLOCK, KVType
+from runtime.engine import PREFILL_CHUNK
+from runtime.hub import family
+from runtime.hub.protocol import Gpu, Machine
+from runtime.loading import DEFAULT_CONTEXT
+from runtime.models.config import ModelConfig
+from runtime.models.loading import load_model
+
+GOLDENS = Path(__file__).parents[1] / "goldens"
+GB = 10**9
+HERE = Machine("a processor", 4, 16 * GB, 12 * GB, 10**12, "", (), 40e9)
+
+
+def known(model: str, *, mtp: bool = False) -> ModelConfig:
+    config = family.known_config(model, mtp)
+    assert config is not None
+    return config
+
+
+def test_the_runtime_s_own_numbers_are_meant() -> None:
+    assert (fit.BLOCK, fit.PREFILL, fit.DEFAULT_CONTEXT) == (BLOCK, PREFILL_CHUNK, DEFAULT_CONTEXT)
+
+
+@pytest.mark.parametrize("name", ["tiny-dense", "tiny-moe"])
+@pytest.mark.parametrize("kind", ["f32", "q8"])
+def test_keys_values_and_states_are_as_large_as_they_are(name: str, kind: KVType) -> None:
+    path = GOLDENS / f"{name}.gguf"
+    config, size = fit.read(path)
+    assert size == path.stat().st_size
+    model = load_model(path).model
+    state = model.new_state(kind)
+    tokens = BLOCK + 3
+    model.forward([1] * tokens, state)
+    state.commit()
+    need = fit.memory(config, size, tokens, "q8" if kind == "q8" else "auto")
+    assert need.kv == sum(block.nbytes for block in state.kv.blocks)
+    assert need.mtp == (sum(block.nbytes for block in state.mtp_kv.blocks) if state.mtp_kv else 0)
+    assert need.state == fit.COPIES * sum(layer.nbytes for layer in state.recurrent)
+
+
+@pytest.mark.parametrize(
+    ("model", "total", "active"),
+    [
+        ("Qwen3.5-0.8B", 0.8, 0.8),
+        ("Qwen3.5-2B", 2, 2),
+        ("Qwen3.5-4B", 4, 4),
+        ("Qwen3.5-9B", 9, 9),
+        ("Qwen3.6-27B", 27, 27),
+        ("Qwen3.6-35B-A3B", 35, 3),
+    ],
+)
+def test_a_token_uses_as_many_weights_as_the_model_s_name_says(model: str, total: float, active: float) -> None:
+    used, all_ = fit.parameters(known(model))
+    assert all_ / 1e9 == pytest.approx(total, rel=0.12)
+    assert used / 1e9 == pytest.approx(active, rel=0.2)
+
+
+def test_state_and_keys_of_the_4b_are_those_that_are_known() -> None:
+    """Per token 32 KiB in bf16, so twice that in fp32, and 4 KiB of the MTP block; 50.3 MiB of state."""
+    need = fit.memory(known("Qwen3.5-4B", mtp=True), 3 * GB, 1024)
+    assert need.kv == 1024 * 64 * 1024
+    assert need.mtp == 1024 * 8 * 1024
+    assert need.state / fit.COPIES == pytest.approx(50.3 * 2**20, rel=0.01)
+
+
+def test_verdicts() -> None:
+    config = known("Qwen3.5-4B")
+    gpu = Gpu("a card", 8 * GB, 8 * GB, used=True)
+    assert fit.verdict(config, 3 * GB, HERE).place == "cpu"
+    assert fit.verdict(config, 3 * GB, replace(HERE, gpus=(gpu,))).place == "gpu"
+    assert fit.verdict(config, 3 * GB, replace(HERE, gpus=(replace(gpu, used=False),))).place == "cpu"
+    assert fit.verdict(config, 10 * GB, replace(HERE, gpus=(gpu,))).place == "split"
+    assert fit.verdict(config, 18 * GB, replace(HERE, gpus=(gpu,))).place == "split"
+    assert fit.verdict(config, 30 * GB, replace(HERE, gpus=(gpu,))).place == "no"
+    large = fit.verdict(config, 15 * GB, HERE)
+    assert large.place == "no" and "of 16.0 GB" in large.sentence and large.tok_per_s is None
+
+
+def test_context_costs_memory_and_is_at_most_what_was_trained() -> None:
+    config = known("Qwen3.5-4B")
+    small, usual = (fit.verdict(config, 3 * GB, HERE, context) for context in (2048, None))
+    assert usual.need - small.need == (DEFAULT_CONTEXT - 2048) * 64 * 1024
+    assert fit.verdict(config, 3 * GB, HERE, 10**9).sentence == fit.verdict(config, 3 * GB, HERE, 262_144).sentence
+    q8 = fit.verdict(config, 3 * GB, HERE, None, "q8")
+    assert q8.need < usual.need
+
+
+def test_speed_follows_the_bytes_that_a_token_reads() -> None:
+    """A dense model's file once, of a mixture of experts the tenth that is used."""
+    dense, moe = known("Qwen3.5-4B"), known("Qwen3.6-35B-A3B")
+    slow, fast = (fit.verdict(dense, 3 * GB, replace(HERE, bandwidth=b), 512).tok_per_s for b in (20e9, 40e9))
+    assert slow and fast and fast == pytest.approx(2 * slow)
+    assert 20e9 / 3e9 * 0.75 < slow < 20e9 / 3e9 * 1.05
+    big = replace(HERE, memory=64 * GB, available=60 * GB)
+    experts = fit.verdict(moe, 22 * GB, big, 512).tok_per_s
+    assert experts and 40e9 / 22e9 * 6 < experts < 40e9 / 22e9 * 12
+
+
+def test_too_little_free_memory_is_said() -> None:
+    assert "close something first" in fit.verdict(known("Qwen3.5-4B"), 3 * GB, replace(HERE, available=2 * GB)).sentence
+
+
+def test_this_machine_has_memory_and_a_bandwidth_that_is_kept(tmp_path: Path) -> None:
+    total, available = machine.memory()
+    assert 0 < available <= total
+    measured = machine.bandwidth(tmp_path, 0.01)
+    assert measured > 1e8
+    assert machine.bandwidth(tmp_path, 0.01) == measured
+    (tmp_path / "bandwidth.json").write_text("{damaged")
+    assert machine.bandwidth(tmp_path, 0.01) > 1e8
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what memory is not the file's only Linux tells")
+def test_the_benchmark_of_memory_fills_the_context() -> None:
+    from runtime.bench_memory import measure
+    from runtime.protocol import Load
+
+    path = str(GOLDENS / "tiny-dense.gguf")
+    report = measure(Load(path, 256, threads=1))
+    assert report.context == 256 and report.measured > 10**8
+    assert "256" in report.as_text() and set(report.as_dict()) >= {"expected", "measured", "difference"}
