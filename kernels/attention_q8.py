@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import attention, store_rows
+from kernels.cpu import ops as native
 from kernels.op import Case, Op, random_tensors
 
 
@@ -70,4 +71,4 @@ def _cases() -> Iterator[Case]:
         yield Case(name, (q, keys, values, key_scales, value_scales, gate, start))
 
 
-attention_q8 = Op(_attention_q8, _cases, tolerance=1e-4)
+attention_q8 = Op(_attention_q8, _cases, tolerance=1e-4, cpu=native.attention_q8)

@@ -1,13 +1,17 @@
-"""Attention over a cache in blocks: each kv head's keys are read once for all its query heads."""
+"""Attention over a cache in blocks: each kv head's keys are read once for all its query heads.
+
+Rows of a cache are of a plain type, or `I8`: int8 with a scale for each row.
+"""
 
 from __future__ import annotations
 
 from llvmlite import ir
 
-from kernels.cpu.ir import LANES, Function, Value, f32, i64, single
+from kernels.cpu.ir import LANES, Function, Value, f32, i8, i32, i64, single, vector
 from kernels.cpu.isa import Target
 from kernels.cpu.matmul import PLAIN, plain_numbers
 
+_BYTES = {**PLAIN, "I8": 1}  # of a number
 _CHUNK = 64  # positions whose scores are held at a time; also the least that a split is given
 _STEP = 4  # positions whose values are added in one pass
 
@@ -35,7 +39,8 @@ def store_rows(module: ir.Module, target: Target, name: str, kind: str) -> None:
 
 def attend(module: ir.Module, target: Target, name: str, kind: str, group: int) -> None:
     """Words: q [T, Hq, D], blocks of keys and of values, partial [T, Hq, splits, 2 + D], start, B, bytes of a
-    head in a block, Hkv, D, splits.
+    head in a block, Hkv, D, splits; of `I8` also blocks of the keys' and of the values' scales, bytes of
+    a head in a block of those.
 
     A piece is one split of the positions for one token and kv head, with its `group` query heads. `partial` has the
     largest score, the sum of e^(score − largest), and the values' sum under those weights.
@@ -63,15 +68,21 @@ def attend(module: ir.Module, target: Target, name: str, kind: str, group: int) 
 
     def row(table: Value, offset: Value, position: Value) -> Value:
         block = f.load(table + 8 * (position / size), i64)
-        return block + offset + kv * stride + position % size * dim * PLAIN[kind]
+        return block + offset + kv * stride + position % size * dim * _BYTES[kind]
+
+    def row_scale(first_word: int, position: Value) -> Value:
+        table, offset = f.word(first_word), f.word(first_word + 1)
+        block = f.load(table + 8 * (position / size), i64)
+        return f.load(block + offset + kv * f.word(16) + position % size * 4, single)
 
     for begin in f.range(first, last, _CHUNK):
         count = (begin + _CHUNK).smaller(last) - begin
         largest = [f.variable(tops[g].value) for g in range(group)]
         for j in f.range(0, count):
             products = _products(f, kind, row(keys, keys_offset, begin + j), query, dim, group)
+            factor = scale * row_scale(12, begin + j) if kind == "I8" else scale
             for g in range(group):
-                score = products[g] * scale
+                score = products[g] * factor
                 f.store(scores + (g * _CHUNK + j) * 4, score)
                 now = largest[g].value
                 largest[g].value = Value(f, f.b.fcmp_unordered(">", score.v, now.v)).choose(score, now)
@@ -92,8 +103,14 @@ def attend(module: ir.Module, target: Target, name: str, kind: str, group: int) 
         for start_j, stop_j, step in ((f.number(0), whole, _STEP), (whole, count, 1)):
             for j in f.range(start_j, stop_j, step):
                 rows = [row(values, values_offset, begin + j + s) for s in range(step)]
+                if kind == "I8":  # the sum of the weights is made, so they can carry the scales
+                    for s in range(step):
+                        factor = row_scale(14, begin + j + s)
+                        for g in range(group):
+                            at = scores + (g * _CHUNK + j + s) * 4
+                            f.store(at, f.load(at, single) * factor)
                 for lanes, i in f.lanes(dim):
-                    numbers = [plain_numbers(f, kind, at + PLAIN[kind] * i, lanes) for at in rows]
+                    numbers = [_numbers(f, kind, at + _BYTES[kind] * i, lanes) for at in rows]
                     for g in range(group):
                         to = place[g] + 8 + 4 * i
                         total = f.load(to, f32(lanes))
@@ -107,11 +124,17 @@ def attend(module: ir.Module, target: Target, name: str, kind: str, group: int) 
     f.finish()
 
 
+def _numbers(f: Function, kind: str, address: Value, lanes: int) -> Value:
+    if kind == "I8":
+        return f.load(address, vector(i8, lanes)).sext(vector(i32, lanes)).float()
+    return plain_numbers(f, kind, address, lanes)
+
+
 def _products(f: Function, kind: str, row: Value, query: Value, dim: Value, group: int) -> list[Value]:
     """The row with each of `group` vectors that lie one after the other."""
     sums = {lanes: [f.variable(f.zero(f32(lanes))) for _ in range(group)] for lanes in (LANES, 1)}
     for lanes, i in f.lanes(dim):
-        numbers = plain_numbers(f, kind, row + PLAIN[kind] * i, lanes)
+        numbers = _numbers(f, kind, row + _BYTES[kind] * i, lanes)
         for g in range(group):
             total = sums[lanes][g]
             total.value = numbers * f.load(query + (g * dim + i) * 4, f32(lanes)) + total.value

@@ -247,16 +247,42 @@ def store_rows(
 def attention(
     machine: Machine, q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], gate: Tensor, start: int
 ) -> Tensor:
+    return _attend(machine, q, keys, values, (), gate, start)
+
+
+def attention_q8(
+    machine: Machine,
+    q: Tensor,
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    key_scales: Sequence[Tensor],
+    value_scales: Sequence[Tensor],
+    gate: Tensor,
+    start: int,
+) -> Tensor:
+    return _attend(machine, q, keys, values, (key_scales, value_scales), gate, start)
+
+
+def _attend(
+    machine: Machine,
+    q: Tensor,
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    scales: Sequence[Sequence[Tensor]],
+    gate: Tensor,
+    start: int,
+) -> Tensor:
     attend, matmul, _ = _native()
     q = machine.whole(q)
     tokens, heads, dim = q.shape
     kv_heads, size = keys[0].shape[:2]
+    strides = [4 * scales[0][0].stride(0)] if scales else []
     splits = 1 if tokens > matmul.FEW else max(1, -(-4 * machine.threads // (kv_heads * tokens)))
     partial, out = torch.empty(tokens * heads * splits * (2 + dim)), torch.empty(q.shape)
     machine.call(
         attend.attend, (_kind(keys[0]), heads // kv_heads), tokens * kv_heads * splits,
         q, Blocks(keys), Blocks(values), partial, Position(start), size,
-        keys[0].stride(0) * keys[0].itemsize, kv_heads, dim, splits,
+        keys[0].stride(0) * keys[0].itemsize, kv_heads, dim, splits, *map(Blocks, scales), *strides,
     )  # fmt: skip
     gate, _, token, head = _heads(gate)
     machine.call(attend.combine, (), tokens * heads, partial, gate, token, head, out, heads, dim, splits)
@@ -264,7 +290,7 @@ def attention(
 
 
 def _kind(block: Tensor) -> str:
-    return {torch.float32: "F32", torch.float16: "F16"}[block.dtype]
+    return {torch.float32: "F32", torch.float16: "F16", torch.int8: "I8"}[block.dtype]
 
 
 def route(machine: Machine, logits: Tensor, used: int) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.quants import QUANTS, QuantTensor
 
 pytest.importorskip("llvmlite")
-from kernels.cpu import attend, matmul, rows, threads
+from kernels.cpu import attend, delta, matmul, threads
 from kernels.cpu.formats import FORMATS, layout
 from kernels.cpu.jit import Compiler
 
@@ -150,8 +150,9 @@ def test_a_panel_holds_every_byte_of_its_rows_once(name: str) -> None:
     [
         *((matmul.matmul, (name, 1)) for name in ("Q4_K", "Q8_0", "IQ4_NL", "MXFP4")),
         (matmul.matmul_plain, ("F16",)),
-        (rows.delta_rule, ()),
+        (delta.delta_rule, ()),
         (attend.attend, ("F32", 2)),
+        (attend.attend, ("I8", 2)),
         (threads.run, ()),
         (threads.work, ()),
     ],
