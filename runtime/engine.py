@@ -13,7 +13,7 @@ from runtime.models.qwen35 import Qwen35
 from runtime.pool import StatePool
 from runtime.protocol import FinishReason
 from runtime.sampling import Sampler, SamplingParams
-from runtime.speculative import DraftLength, FixedLength, check, first, step, step_times
+from runtime.speculative import DraftLength, FixedLength, StepCosts, check, first, step
 
 _REMEMBERED_LENGTHS = 64  # conversations
 PREFILL_CHUNK = 512  # tokens
@@ -89,7 +89,7 @@ class Engine:
         self.model = model
         self.context_length = context_length
         self.pool = pool
-        self._step_times = step_times()
+        self._step_costs = StepCosts()
         self._lengths: dict[str, DraftLength] = {}  # of conversations, the last one used last
 
     def generate(self, conversation: str, request: Request, cancelled: Callable[[], bool]) -> Iterator[Step]:
@@ -192,7 +192,7 @@ class Engine:
             return FixedLength(0)
         if request.drafts is not None:
             return FixedLength(request.drafts)
-        length = self._lengths.pop(conversation, None) or DraftLength(self._step_times)
+        length = self._lengths.pop(conversation, None) or DraftLength(self._step_costs)
         self._lengths[conversation] = length
         while len(self._lengths) > _REMEMBERED_LENGTHS:
             del self._lengths[next(iter(self._lengths))]

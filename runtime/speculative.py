@@ -8,7 +8,7 @@ same noise, so that at a temperature too they agree as often as the two distribu
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,8 +23,9 @@ from runtime.sampling import Sampler, SamplingError
 MAX_DRAFT = ROWS - 1  # tokens
 
 _TRIALS = 4  # steps of a length before it is judged
+_LEAST_GAIN = 1.03  # of speed, for which drafts are made: less may be an error of measuring
 _FORGET = 1 / 32  # weight of a new value in the running averages
-_REMEMBERED = 9  # times of a length
+_REMEMBERED = 9  # costs of a length
 _RETRY = 256  # tokens until a length that lost is tried again; twice as many after each time
 _LONGEST_RETRY = 4096
 
@@ -126,9 +127,27 @@ class Typical:
         self.value = sorted(self._last)[(len(self._last) - 1) // 2]
 
 
-def step_times() -> list[Typical]:
-    """Seconds of a step with 0, 1, … drafts: a fact of model and machine, shared by all conversations."""
-    return [Typical() for _ in range(MAX_DRAFT + 1)]
+class StepCosts:
+    """What a step with 0, 1, … drafts costs, in steps without any when that was first known.
+
+    A fact of model and machine, shared by all conversations. Only steps that follow each other are compared, since
+    the machine has other work now and then, and a context grows.
+    """
+
+    def __init__(self) -> None:
+        self._costs = [Typical() for _ in range(MAX_DRAFT + 1)]
+        self._costs[0].add(1.0)
+
+    def compare(self, drafts: int, seconds: float, other: int, other_seconds: float) -> None:
+        """A step with `drafts` drafts and the one after it, whose cost is known."""
+        self._costs[drafts].add(self._costs[other].value * seconds / other_seconds)
+
+    def known(self, drafts: int) -> bool:
+        return self._costs[drafts].count > 0
+
+    def __getitem__(self, drafts: int) -> float:
+        """Of a known length. More drafts never cost less, whatever was measured."""
+        return max(cost.value for cost in self._costs[: drafts + 1])
 
 
 @dataclass(frozen=True)
@@ -149,63 +168,68 @@ class DraftLength:
     """Chooses 0 to MAX_DRAFT drafts for each step of a conversation.
 
     A step with k drafts yields 1 + a₁ + a₁a₂ + … + a₁…a_k tokens, aᵢ being how often draft i is accepted when those
-    before it were, and takes t_k seconds. The k with the most tokens per second wins, 0 included. The next longer and
-    shorter ones are tried when they promise more or have not been measured for long.
+    before it were, and costs c_k. The k with the most tokens for its cost wins, 0 included. A length is tried in turn
+    with the best one so far: a longer one when it promises more, and now and then the one next to the best.
     """
 
-    times: list[Typical]
+    costs: StepCosts
     accepted: list[Average] = field(default_factory=lambda: [Average() for _ in range(MAX_DRAFT)])
     _best: int = 0
-    _trial: int | None = None
-    _trials_left: int = 0
+    _trial: deque[int] = field(default_factory=deque)  # lengths of the steps to come: tried, best, tried, best …
+    _seconds: float = 0.0  # of the tried one's last step
     _since: int = 0  # tokens since the last trial
     _retry: int = _RETRY
+    _tried: int = 0
+    _longer: bool = True  # the one next to the best that is tried next
 
     def choose(self) -> int:
-        if self._trials_left:
-            return self._trial or 0
-        for k in self._untried():
-            return self._try(k)
-        best = max(self._measured(), key=self._speed)
+        if self._trial:
+            return self._trial[0]
+        if not self.costs.known(1) or not self.accepted[0].count:
+            return self._try(1)
+        best = self._find_best()
         if best != self._best:
             self._best, self._retry = best, _RETRY
         longer = best + 1
-        if longer <= MAX_DRAFT and not self.times[longer].count and self._promise(longer) > self._speed(best):
+        if longer <= MAX_DRAFT and not self.costs.known(longer) and self._promise(longer) > self._speed(best):
             return self._try(longer)
         if self._since >= self._retry:
             self._retry = min(2 * self._retry, _LONGEST_RETRY)
-            return self._try(longer if longer <= MAX_DRAFT else best - 1)
+            up = best == 0 or (self._longer and best < MAX_DRAFT)
+            self._longer = not self._longer
+            return self._try(longer if up else best - 1)
         return best
 
     def record(self, drafted: int, accepted: int, seconds: float) -> None:
         """What one step with `drafted` drafts brought."""
-        self.times[drafted].add(seconds)
         for i in range(min(accepted + 1, drafted)):
             self.accepted[i].add(float(i < accepted))
         self._since += accepted + 1
-        if self._trials_left:
-            self._trials_left -= 1
+        if not self._trial or drafted != self._trial[0]:
+            return  # near a reply's end there are fewer drafts than were wanted
+        self._trial.popleft()
+        if len(self._trial) % 2:
+            self._seconds = seconds
+        else:
+            self.costs.compare(self._tried, self._seconds, drafted, seconds)
 
     def _try(self, k: int) -> int:
-        self._trial, self._trials_left, self._since = k, _TRIALS, 0
+        self._tried, self._since = k, 0
+        self._trial.extend([k, self._best] * _TRIALS)
         return k
 
-    def _untried(self) -> Iterable[int]:
-        if not self.times[0].count:
-            yield 0
-        if not self.times[1].count or not self.accepted[0].count:
-            yield 1
-
-    def _measured(self) -> list[int]:
-        return [k for k, time in enumerate(self.times) if time.count]
+    def _find_best(self) -> int:
+        known = [k for k in range(MAX_DRAFT + 1) if self.costs.known(k)]
+        best = max(known, key=self._speed)
+        return best if self._speed(best) > _LEAST_GAIN * self._speed(0) else 0
 
     def _speed(self, k: int) -> float:
-        return self._tokens(k) / self.times[k].value
+        return self._tokens(k) / self.costs[k]
 
     def _promise(self, k: int) -> float:
         """The speed of a length not tried yet, if one more draft costs what the last one did."""
-        one_more = max(self.times[k - 1].value - self.times[k - 2].value, 0.0) if k >= 2 else 0.0
-        return self._tokens(k) / (self.times[k - 1].value + one_more)
+        one_more = self.costs[k - 1] - self.costs[k - 2] if k >= 2 else 0.0
+        return self._tokens(k) / (self.costs[k - 1] + one_more)
 
     def _tokens(self, k: int) -> float:
         total = chance = 1.0

@@ -18,7 +18,7 @@ from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 from runtime.pool import StatePool
 from runtime.sampling import Sampler, SamplingParams
-from runtime.speculative import MAX_DRAFT, Average, DraftLength, Step, step_times, verify
+from runtime.speculative import MAX_DRAFT, Average, DraftLength, Step, StepCosts, verify
 
 GREEDY = SamplingParams(temperature=0)
 PROMPT = tuple(int(i) for i in np.random.default_rng(3).integers(0, 300, 30))
@@ -243,14 +243,14 @@ class TestLength:
     @pytest.mark.parametrize("cost", [1.2, 1.5, 2.0])
     def test_drafts_never_accepted_are_given_up_within_64_tokens(self, cost: float) -> None:
         clock = Clockwork([1, *(cost + 0.2 * k for k in range(4))], [0.0] * 4)
-        length = DraftLength(step_times())
+        length = DraftLength(StepCosts())
         clock.run(length, 64)
         assert clock.run(length, 64) == pytest.approx(64, abs=1)
 
     @pytest.mark.parametrize("cost", [1.2, 1.5, 2.0])
     def test_drafts_never_accepted_cost_two_percent_at_most(self, cost: float) -> None:
         clock = Clockwork([1, *(cost + 0.2 * k for k in range(4))], [0.0] * 4)
-        assert clock.run(DraftLength(step_times()), 1024) <= 1.02 * 1024
+        assert clock.run(DraftLength(StepCosts()), 1024) <= 1.02 * 1024
 
     @pytest.mark.parametrize(
         ("times", "acceptance"),
@@ -265,13 +265,29 @@ class TestLength:
     @pytest.mark.parametrize("seed", range(3))
     def test_comes_near_the_best_fixed_length(self, times: list[float], acceptance: list[float], seed: int) -> None:
         clock = Clockwork(times, acceptance, seed)
-        length = DraftLength(step_times())
+        length = DraftLength(StepCosts())
         clock.run(length, 256)
         assert clock.run(length, 4096) <= 1.05 * 4096 * clock.best()
 
+    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("phase", [7, 40, 300])
+    def test_a_machine_with_other_work_now_and_then_makes_no_length_look_better(self, seed: int, phase: int) -> None:
+        """Everything takes three times as long for a while, and single steps take far longer."""
+        times, rng = [1, 1.5, 1.9, 2.3, 2.7], random.Random(seed)
+        clock, length, steps, cost, slow = Clockwork(times, [0.02] * 4), DraftLength(StepCosts()), 0, 0.0, False
+        done = 0
+        while done < 2048:
+            slow ^= rng.random() < 1 / phase
+            pace = (3 if slow else 1) * (10 if rng.random() < 0.02 else rng.uniform(0.9, 1.1))
+            drafted = length.choose()
+            accepted = int(drafted > 0 and clock.rng.random() < 0.02)
+            length.record(drafted, accepted, pace * times[drafted])
+            done, cost, steps = done + 1 + accepted, cost + times[drafted], steps + 1
+        assert cost <= 1.03 * 2048
+
     def test_follows_a_text_that_changes(self) -> None:
         times = [1, 1.2, 1.4, 1.6, 1.8]
-        length = DraftLength(step_times())
+        length = DraftLength(StepCosts())
         Clockwork(times, [0.95] * 4).run(length, 500)
         assert Clockwork(times, [0.0] * 4).run(length, 500) <= 1.1 * 500
         code = Clockwork(times, [0.95] * 4)
@@ -279,18 +295,18 @@ class TestLength:
         assert code.run(length, 1000) <= 1.05 * 1000 * code.best()
 
     def test_never_more_than_it_may(self) -> None:
-        length = DraftLength(step_times())
+        length = DraftLength(StepCosts())
         clock = Clockwork([1.0] * 5, [1.0] * 4)
         for _ in range(200):
             assert 0 <= length.choose() <= MAX_DRAFT
             clock.step(length)
 
-    def test_times_are_shared_and_acceptance_is_not(self) -> None:
-        times = step_times()
-        Clockwork([1, 1.1, 1.2, 1.3, 1.4], [0.95] * 4).run(DraftLength(times), 200)
-        other = DraftLength(times)
+    def test_costs_are_shared_and_acceptance_is_not(self) -> None:
+        costs = StepCosts()
+        Clockwork([1, 1.1, 1.2, 1.3, 1.4], [0.95] * 4).run(DraftLength(costs), 200)
+        other = DraftLength(costs)
         assert all(average.count == 0 for average in other.accepted)
-        assert times[1].count
+        assert costs.known(1)
 
     def test_an_average_forgets(self) -> None:
         average = Average()
