@@ -136,10 +136,10 @@ def _hub(cache: Path, free: int) -> Iterator[Check]:
 
 
 def _models(around: object) -> Iterator[Check]:
-    from runtime.hub import downloads, models
+    from runtime.hub import downloads, models, shell
 
     assert isinstance(around, models.Surroundings)
-    here = models.local(around, around.machine(), os.environ.get("QWENCHAT_MODEL_FOLDERS", "").split(os.pathsep))
+    here = models.local(around, around.machine(), shell.folders())
     good = [model for model in here if not model.problem]
     names = ", ".join(model.name for model in good[:5]) + (" …" if len(good) > 5 else "")
     if good:

@@ -2,14 +2,17 @@
 
 What a load takes, in bytes:
 
-    base      the interpreter, torch, the vocabulary and the template
-    weights   the tensors as they are packed, which is the file without its header
+    base      the interpreter and torch (158 MB), the file's header (63 MB), native functions and what makes them
+              (80 MB), the tokenizer and the template (84 MB), as measured
+    weights   the tensors as they are packed, which is the file without its header, and 1 % to fill whole cache lines
     kv        2 · attention layers · KV heads · head dim · 4 per token (in 8 bits: 1, and a scale of 4 for each head)
     mtp       the same of the MTP block's one layer
     state     value heads · 128 · 128 · 4 of each DeltaNet layer, and its convolution's window
-    work      the rows of the longest piece of prefill, which each DeltaNet layer holds until the piece is committed
+    work      the rows of the longest piece of prefill, which each DeltaNet layer holds until the piece is committed,
+              and what one of these layers computes from them
 
-A token is decoded in the time in which the weights that it needs, its keys and values and its states come from memory.
+A token is decoded in the time in which the weights that it needs, its keys and values and its states come from memory;
+said is the speed of a conversation that begins.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ BLOCK = 256  # tokens of keys and values that are allocated at once
 PREFILL = 512  # tokens of a piece of prefill
 VOCABULARY = 248_320
 _HEADER = 11_000_000  # bytes of vocabulary and merges in a file of this family
-_BASE = 300_000_000
+_BASE = 385_000_000
+_FILLED = 1.01
+_BEGINNING = 1024  # tokens
 COPIES = 4  # of the recurrent state: the live one, the next one, and two places to come back to
 _SHARE = 0.9  # of the memory that models may take
 _EFFICIENCY = 0.85  # of the bandwidth, at decoding
@@ -70,19 +75,19 @@ def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "a
     rows = min(PREFILL, context)
     return Need(
         base=_BASE,
-        weights=max(file_bytes - _HEADER, 0),
+        weights=round(_FILLED * max(file_bytes - _HEADER, 0)),
         kv=config.attention_layers * per_layer,
         mtp=config.mtp_layers * per_layer,
         state=COPIES * state,
-        work=4 * rows * deltas * delta.conv_channels,
+        work=4 * rows * ((deltas + 3) * delta.conv_channels + 2 * delta.value_dim),
     )
 
 
 def decode_bytes(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "auto") -> float:
-    """Bytes that come from memory for one token, at half the context."""
+    """Bytes that come from memory for one token after `context` others; the state is read and written."""
     need = memory(config, file_bytes, context, kv_type)
     used, total = parameters(config)
-    return need.weights * used / total + need.kv / 2 + 2 * need.state / COPIES
+    return need.weights * used / total + need.kv + 2 * need.state / COPIES
 
 
 def parameters(config: ModelConfig) -> tuple[float, float]:
@@ -114,7 +119,7 @@ def verdict(
     place = _place(need, room, round(_SHARE * gpu))
     tokens = None
     if place == "cpu" and machine.bandwidth:
-        tokens = _EFFICIENCY * machine.bandwidth / decode_bytes(config, file_bytes, context, kv_type)
+        tokens = _EFFICIENCY * machine.bandwidth / decode_bytes(config, file_bytes, min(context, _BEGINNING), kv_type)
     speed = f", about {tokens:.0f} tokens/s" if tokens and tokens >= 1.5 else ""
     if tokens and tokens < 1.5:
         speed = f", about {tokens:.1f} tokens/s"

@@ -127,7 +127,10 @@ async def take_models() -> str:
             wizard = Wizard(Hub(), None, (), None, "auto")  # type: ignore[arg-type]
             chat.app.push_screen(wizard)
             await chat.until(lambda: "★" in chat.text())
-            while "9B" not in str(wizard.query_one("#wizard-about").render()):
+            while "Fits" not in str(wizard.query_one("#wizard-about").render()):
+                await chat.pilot.press("down")
+                await chat.pilot.pause()
+            for _ in range(2):  # from the model that is here, over the download, to the best
                 await chat.pilot.press("down")
             await chat.pilot.pause()
             return _WEB_FONT.sub("", chat.app.export_screenshot(title="qwenchat"))

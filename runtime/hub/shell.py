@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(found: argparse.Namespace, around: models.Surroundings) -> None:
-    here = models.local(around, around.machine(), _folders())
+    here = models.local(around, around.machine(), folders())
     left = downloads.unfinished()
     if found.json:
         print(json.dumps([*map(asdict, here), *map(asdict, left)], indent=2))
@@ -88,7 +88,8 @@ def _list(found: argparse.Namespace, around: models.Surroundings) -> None:
         print("There are no models here yet; `qwenchat models advise` says which suit this machine.", file=sys.stderr)
 
 
-def _folders() -> list[str]:
+def folders() -> list[str]:
+    """Those that the environment names, to look in besides those of other tools."""
     return [folder for folder in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if folder]
 
 
