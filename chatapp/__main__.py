@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import shlex
@@ -53,11 +54,19 @@ def look_after_models(words: Sequence[str]) -> int:
     return run_module("runtime.hub", words)
 
 
+def _exchange(name: str, words: Sequence[str]) -> int:
+    """Conversations into files and back."""
+    program = importlib.import_module("chatapp.exchange.program")
+    return int(getattr(program, name)(words))
+
+
 # First words that are not a prompt but a program of their own, given the words after it.
 SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "bench": partial(run_module, "runtime.bench"),
     "models": look_after_models,
     "doctor": doctor.run,
+    "export": lambda words: _exchange("export", words),
+    "import": lambda words: _exchange("import_", words),
 }
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.message import Message
 from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
@@ -27,18 +30,33 @@ Severity = Literal["info", "warning", "error"]
 
 _FOOTERS: dict[Ending, str] = {
     "stop": "",
-    "length": "The reply reached its token limit.",
-    "cancelled": "stopped",
+    "length": "The reply reached its token limit. /continue goes on.",
+    "cancelled": "stopped · /continue goes on",
     "budget": "The thought reached its budget and was closed.",
     "failed": "broken off",
-    "partial": "unfinished: the chat ended while this was being written",
+    "partial": "unfinished: the chat ended while this was being written · /continue goes on",
 }
 _SIGNS: dict[Severity, str] = {"info": "·", "warning": "!", "error": "✗"}
 EMPTY = "The model ended its reply without a word."
 
 
+Versions = tuple[int, int]
+"""The place of a message among its versions, from 1 on, and their number."""
+ONLY: Versions = (1, 1)
+
+
 class Block(Widget):
-    """One entry of the transcript."""
+    """One entry of the transcript; `node` is the message that it shows, if it shows one."""
+
+    node: int | None = None
+    versions: Versions = ONLY
+
+    @dataclass
+    class Switched(Message):
+        """The user wants the next (1) or the last (-1) version of a message."""
+
+        node: int
+        step: int
 
     def fresh(self) -> Block:
         """The same entry, not mounted: what is kept of one that leaves the screen."""
@@ -46,12 +64,17 @@ class Block(Widget):
 
 
 class UserBlock(PlainView, Block):
-    def __init__(self, text: str) -> None:
-        super().__init__(text, USER_ROWS, classes="block")
+    def __init__(self, text: str, node: int | None = None, versions: Versions = ONLY) -> None:
+        super().__init__(text, USER_ROWS, foot=_versions_label(versions), classes="block")
         self.text = text
+        self.node, self.versions = node, versions
 
     def fresh(self) -> UserBlock:
-        return UserBlock(self.text)
+        return UserBlock(self.text, self.node, self.versions)
+
+    def foot_clicked(self, x: int) -> None:
+        if self.node is not None:
+            self.post_message(self.Switched(self.node, _step_at(x)))
 
 
 class NoticeBlock(PlainView, Block):
@@ -93,8 +116,11 @@ class ReplyBlock(Vertical, PlainContainer, Block):
         thinking_ms: float | None = None,
         thinking_tokens: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        node: int | None = None,
+        versions: Versions = ONLY,
     ) -> None:
         super().__init__(classes="block")
+        self.node, self.versions = node, versions
         self._ending = ending
         self._thought_closed = thought_closed
         self._thinking_ms = thinking_ms
@@ -134,12 +160,27 @@ class ReplyBlock(Vertical, PlainContainer, Block):
             thought_closed=self._thought_closed,
             thinking_ms=self._thinking_ms,
             thinking_tokens=self._thinking_tokens,
+            node=self.node,
+            versions=self.versions,
         )
 
     def compose(self) -> ComposeResult:
         if self._thought_view is not None:
             yield self._thought_view
         yield self._answer_view
+        if self.versions[1] > 1 and self.node is not None:
+            yield VersionLine(self.node, self.versions)
+
+    async def resume(self, begun: ReplyBlock) -> None:
+        """What there is of it already, before more of it comes."""
+        if begun.thought:
+            self.feed("thinking", begun.thought, begun._thinking_tokens or 0)
+            self._thinking_since = self._clock() - (begun._thinking_ms or 0) / 1000
+            if begun._thought_closed:
+                self._thinking_until = self._clock()
+        if begun.answer:
+            self.feed("answer", begun.answer, 0)
+        await self.draw()
 
     def on_mount(self) -> None:
         if self._ending is not None:
@@ -256,6 +297,28 @@ class ReplyBlock(Vertical, PlainContainer, Block):
         self._footer_text = text
         if self._footer is None:
             self._footer = Static(text, classes="reply--footer", markup=False)
-            self.mount(self._footer)
+            self.mount(self._footer, after=self._answer_view)
         self._footer.update(text)
         self._footer.display = bool(text)
+
+
+class VersionLine(Static):
+    """‹ 2/3 ›: a click on one half shows the version before, on the other the next."""
+
+    ALLOW_SELECT = False
+
+    def __init__(self, node: int, versions: Versions) -> None:
+        super().__init__(_versions_label(versions), classes="reply--versions", markup=False)
+        self._node = node
+
+    def on_click(self, event: events.Click) -> None:
+        event.stop()
+        self.post_message(Block.Switched(self._node, _step_at(event.x)))
+
+
+def _versions_label(versions: Versions) -> str:
+    return f"‹ {versions[0]}/{versions[1]} ›" if versions[1] > 1 else ""
+
+
+def _step_at(x: int) -> int:
+    return -1 if x < 3 else 1

@@ -20,13 +20,16 @@ from chatapp.blocks import ReplyBlock, UserBlock
 from chatapp.commands import CommandError
 from chatapp.composer import Composer
 from chatapp.download_line import DownloadLine
+from chatapp.history import as_block
 from chatapp.options import ChatOptions
 from chatapp.parts.comfort import ComfortPart
 from chatapp.parts.conversations import ConversationsPart
 from chatapp.parts.models import ModelsPart
 from chatapp.parts.reading import ReadingPart
 from chatapp.parts.talk import TalkPart
+from chatapp.parts.versions import VersionsPart
 from chatapp.sanitize import clean
+from chatapp.session import Turn
 from chatapp.settings import Value
 from chatapp.stage import JumpToEnd, Stage
 from chatapp.status import StatusLine
@@ -41,7 +44,7 @@ HINTS = 6
 """Commands shown while one is typed."""
 
 
-class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPart):
+class ChatScreen(ConversationsPart, VersionsPart, TalkPart, ReadingPart, ModelsPart, ComfortPart):
     """Implements `commands.Chat` and `view.View`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -50,6 +53,14 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
             "interrupt",
             "Copy what is selected, else stop, else clear the line, else twice: quit",
             id="chat.interrupt",
+            priority=True,
+            show=False,
+        ),
+        Binding(
+            "ctrl+b",
+            "command('sidebar')",
+            "Show or hide the conversations",
+            id="chat.sidebar",
             priority=True,
             show=False,
         ),
@@ -123,7 +134,7 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
             return
         if isinstance(call, str):
             self.transcript.follow()
-            self.turns.submit(call)
+            self.turns.submit(call, self._edited_node())
         else:
             self._run(call)
 
@@ -191,7 +202,9 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
             self._show_hint("Ctrl+C again quits", QUIT_SECONDS)
 
     def action_stop(self) -> None:
-        if self.turns.generating:
+        if self.editing is not None:
+            self.leave_edit()
+        elif self.turns.generating:
             self._run_named("stop")
         elif self.comfort.vim_moves and self.composer.has_focus:
             self.transcript.focus()
@@ -223,16 +236,21 @@ class ChatScreen(ConversationsPart, TalkPart, ReadingPart, ModelsPart, ComfortPa
 
     # What the turns ask for.
 
-    async def begin_reply(self) -> ReplyBlock:
-        reply = ReplyBlock(clock=self._clock)
+    async def begin_turn(self, turn: Turn) -> None:
+        if turn.cut:
+            thread = self._session.thread
+            await self.transcript.show(self._blocks(thread[: -1 if turn.asked is None else -2]))
+        elif turn.asked is None:
+            self.transcript.drop_after_user()
+        if turn.asked is not None:
+            self._add(UserBlock(turn.asked.content, turn.asked.id, self._session.versions(turn.asked.id)))
+
+    async def begin_reply(self, turn: Turn) -> ReplyBlock:
+        reply = ReplyBlock(clock=self._clock, node=turn.reply_id, versions=self._session.versions(turn.reply_id))
         await self.transcript.add(reply)
+        if turn.begun is not None:
+            await reply.resume(as_block(turn.begun))
         return reply
-
-    def add_user(self, text: str) -> None:
-        self._add(UserBlock(text))
-
-    def drop_reply(self) -> None:
-        self.transcript.drop_after_user()
 
     def give_back(self, text: str) -> bool:
         if self.composer.text:

@@ -35,6 +35,7 @@ examples:
   qwenchat --server http://host:8000              chat with a model that a server has
   qwenchat models --help                          find and download models
   qwenchat doctor                                 see what is well and what is not
+  qwenchat export -o chat.html                    the latest conversation as a page
   qwenchat bench --help                           measure what the engine does
 
 The model is the one named, else {variable}, else `model` of the settings, else a tiny built-in one.
@@ -113,6 +114,7 @@ def complete(arguments: Arguments, saved: Settings, environment: Mapping[str, st
         sampling=merged.sampling(),
         thinking=merged.thinking,
         thinking_budget=merged.thinking_budget,
+        auto_titles=merged.auto_titles,
         preserve_thinking=merged.preserve_thinking,
         drafts=drafts(merged.draft),
         model_folders=tuple(folder for folder in merged.model_folders.split(os.pathsep) if folder),
@@ -140,14 +142,14 @@ def _named_model(arguments: Arguments, saved: Settings) -> str | None:
     return arguments.model
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         sentence = re.sub(r"^argument (\S+): ", r"\1 ", message).rstrip(".")
         raise UsageError(f"{sentence[:1].upper()}{sentence[1:]}. See qwenchat --help.")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="qwenchat",
         description="Chat in the terminal with a Qwen3.5 or 3.6 model that runs on this machine.",
         epilog=_EPILOG.format(variable=MODEL_VARIABLE, settings=paths.settings_path()),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast, get_args
 
 from chatapp import context
-from chatapp.blocks import Block, Ending, NoticeBlock, PageBlock, ReplyBlock, UserBlock
-from chatapp.picker import Choice
+from chatapp.blocks import ONLY, Block, Ending, NoticeBlock, PageBlock, ReplyBlock, UserBlock, Versions
 from chatapp.store import Conversation, Node
 from runtime.protocol import FinishReason
 
 
-def blocks_of(thread: Sequence[Node]) -> list[Block]:
-    """The blocks that show a thread."""
-    return [_block(node) for node in thread]
+def blocks_of(thread: Sequence[Node], versions: Callable[[int], Versions] = lambda node: ONLY) -> list[Block]:
+    """The blocks that show a thread; `versions` tells of a node's id its place among its versions."""
+    return [_block(node, versions(node.id)) for node in thread]
+
+
+def as_block(node: Node) -> ReplyBlock:
+    """The block that shows a reply."""
+    return _reply(node, ONLY)
 
 
 def title_of(conversation: Conversation) -> str:
@@ -23,22 +26,17 @@ def title_of(conversation: Conversation) -> str:
     return conversation.name or conversation.title or "(untitled)"
 
 
-def choices_of(conversations: Sequence[Conversation]) -> list[Choice]:
-    """Each conversation with its title and the time it was last written to."""
-    return [
-        Choice(each.id, title_of(each), time.strftime("%x %H:%M", time.localtime(each.updated)))
-        for each in conversations
-        if each.head is not None
-    ]
-
-
-def _block(node: Node) -> Block:
+def _block(node: Node, versions: Versions) -> Block:
     if node.role == "user":
-        return UserBlock(node.content)
+        return UserBlock(node.content, node.id, versions)
     if "cut" in node.meta:
         return PageBlock(context.told(node.meta, node.content))
     if node.role == "system":
         return NoticeBlock(f"System prompt: {node.content}" if node.content else "No system prompt from here on.")
+    return _reply(node, versions)
+
+
+def _reply(node: Node, versions: Versions) -> ReplyBlock:
     stats = node.meta.get("stats")
     stats = stats if isinstance(stats, dict) else {}
     return ReplyBlock(
@@ -48,6 +46,8 @@ def _block(node: Node) -> Block:
         thought_closed=node.thought_closed and not (node.status == "partial" and node.thought and not node.content),
         thinking_ms=_number(stats.get("thinking_ms")),
         thinking_tokens=round(_number(stats.get("thinking_tokens")) or 0) or None,
+        node=node.id,
+        versions=versions,
     )
 
 

@@ -18,12 +18,17 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
+    """`instead`: of this message of the conversation."""
+
     text: str
+    instead: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    pass
+    """None: of the last reply."""
+
+    reply: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +41,12 @@ class Question:
     answer: asyncio.Future[str]
 
 
-Job = Open | Ask | Retry | Question
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """With the last reply."""
+
+
+Job = Open | Ask | Retry | GoOn | Question
 
 
 class Jobs:

@@ -50,6 +50,7 @@ class ChatOptions:
     snapshot_budget: float | None = None  # GB; 0: nothing is kept on disk
     memory_budget: float | None = None  # GB
     theme: str | None = None
+    auto_titles: bool = True  # by the model, while it is idle
     notices: tuple[str, ...] = ()  # sentences to show at the start
 
     def load(self, path: str) -> Load:

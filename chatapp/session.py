@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from chatapp import unsent
 from chatapp.claim import Claim
 from chatapp.store import Conversation, Node, Status, Store, StoreError, messages, system_prompt
+from chatapp.tree import Tree, Twig
 from chatapp.unsent import Unsent
 from runtime.protocol import Message, Role
 
@@ -25,13 +26,17 @@ POLL_SECONDS = 0.2
 class Turn:
     """A question that is stored, with the place of its reply.
 
-    `news`: what other windows have written since, now a part of the thread above it. `aside`: they go on with another
-    version of the conversation.
+    `asked`: the question's node, if it is new. `begun`: the reply goes on from this one. `cut`: the thread above is not
+    what it was, since the question or the reply is another version of one further up. `news`: what other windows have
+    written since, now a part of the thread above it. `aside`: they go on with another version of the conversation.
     """
 
     conversation_id: str
     reply_id: int
     messages: tuple[Message, ...]
+    asked: Node | None = None
+    begun: Node | None = None
+    cut: bool = False
     news: tuple[Node, ...] = ()
     aside: bool = False
 
@@ -48,6 +53,7 @@ class Session:
         self.thread: list[Node] = []
         self.system = default_system
         self.own: dict[str, Any] = {}  # the settings of replies that are the conversation's own
+        self.tree = Tree()
         self._store = store
         self._default_system = default_system
         self._order = asyncio.Lock()
@@ -63,6 +69,7 @@ class Session:
         """An empty conversation, which the store learns of with its first words."""
         self._let_go()
         self.conversation, self.thread, self.system = None, [], self._default_system
+        self.tree = Tree()
         self._stored_head, self._unsent = None, Unsent()
         self.own = {}
 
@@ -72,18 +79,19 @@ class Session:
         A reply that another window is writing is left out: `look` brings it when it has ended.
         """
 
-        def read() -> tuple[Conversation | None, list[Node], dict[str, Any]]:
+        def read() -> tuple[Conversation | None, list[Node], dict[str, Any], Tree]:
             written = self._store.claimed(conversation_id)
             thread = self._store.thread(conversation_id)
             if written and thread and thread[-1].status == "partial":
                 del thread[-1]
-            return self._store.get(conversation_id), thread, self._store.choices(conversation_id)
+            own, tree = self._store.choices(conversation_id), Tree(self._store.twigs(conversation_id))
+            return self._store.get(conversation_id), thread, own, tree
 
-        conversation, thread, own = await self._in_order(read)
+        conversation, thread, own, tree = await self._in_order(read)
         if conversation is None:
             return False
         self._let_go()
-        self.conversation, self.thread, self.own = conversation, thread, own
+        self.conversation, self.thread, self.own, self.tree = conversation, thread, own, tree
         self._stored_head, self._unsent = thread[-1].id if thread else None, Unsent()
         self.system = self._stored_system() if thread else self._default_system
         return True
@@ -92,11 +100,12 @@ class Session:
         self,
         text: str,
         model: str,
+        instead: int | None = None,
         *,
         waits: Callable[[], None] = lambda: None,
         gives_up: Callable[[], bool] = lambda: False,
     ) -> Turn | None:
-        """Store what the user says, before anything is generated.
+        """Store what the user says, before anything is generated; `instead` of the message of that id, beside it.
 
         While another window's reply runs in this conversation, it `waits`, which is told once; None if it then
         `gives_up`, which is asked again and again.
@@ -108,36 +117,130 @@ class Session:
             news, aside = self._catch_up()
             conversation = self._known(model)
             self._writing = self._writing or self._store.claim(conversation.id)
+            if instead is not None:
+                self._cut(instead)
             with self._store.transaction():
                 if self.system != self._stored_system():
                     self._add(conversation.id, "system", self.system)
-                self._add(conversation.id, "user", text)
+                asked = self._add(conversation.id, "user", text)
                 turn = self._begin_reply(conversation.id)
                 self._keep_unsent(self._unsent.without(text))
-            return dataclasses.replace(turn, news=tuple(news), aside=aside)
+            return dataclasses.replace(turn, asked=asked, cut=instead is not None, news=tuple(news), aside=aside)
 
         return await self._written(write)
 
     async def retry(
         self,
+        reply: int | None = None,
         *,
         waits: Callable[[], None] = lambda: None,
         gives_up: Callable[[], bool] = lambda: False,
     ) -> Turn | None:
-        """Another reply to the last message of the user, beside the one there is; None if there is no message."""
-        conversation = self.conversation
-        last = max((place for place, node in enumerate(self.thread) if node.role == "user"), default=None)
+        """Another version of a reply, of the last one if none is named; None if there is no message to reply to."""
+        conversation, before = self.conversation, self.thread
+        if reply is not None:
+            before = before[: self._place(reply)]
+        last = max((place for place, node in enumerate(before) if node.role == "user"), default=None)
         if conversation is None or last is None or not await self._claim(waits, gives_up):
             return None
+        cut = any(node.role == "user" for node in self.thread[last + 1 :])
 
         def write() -> Turn:
             self.thread = self.thread[: last + 1]
             with self._store.transaction():
                 if self.system != self._stored_system():
                     self._add(conversation.id, "system", self.system)
-                return self._begin_reply(conversation.id)
+                return dataclasses.replace(self._begin_reply(conversation.id), cut=cut)
 
         return await self._written(write)
+
+    async def go_on(
+        self,
+        *,
+        waits: Callable[[], None] = lambda: None,
+        gives_up: Callable[[], bool] = lambda: False,
+    ) -> Turn | None:
+        """The last reply goes on where it ended, in a node of its own; None if it is not there or has come to its end.
+
+        With nothing of it there it begins anew.
+        """
+        conversation = self.conversation
+        begun = self.unfinished
+        if conversation is None or begun is None or not await self._claim(waits, gives_up):
+            return None
+
+        def write() -> Turn:
+            self.thread = self.thread[:-1]
+            sent = messages(self.thread)
+            meta = {"continues": begun.id}
+            node = self._add(
+                conversation.id, "assistant", begun.content, "partial", begun.thought, begun.thought_closed, meta
+            )
+            said = Message("assistant", begun.content, begun.thought)
+            return Turn(conversation.id, node.id, (*sent, said), begun=begun)
+
+        if not begun.content and not begun.thought:
+            return await self.retry(waits=waits, gives_up=gives_up)
+        return await self._written(write)
+
+    @property
+    def unfinished(self) -> Node | None:
+        """The last reply, if it ended before its end."""
+        last = self.thread[-1] if self.thread else None
+        if last is None or last.role != "assistant":
+            return None
+        return last if last.status != "complete" or last.meta.get("reason") == "length" else None
+
+    def versions(self, node: int) -> tuple[int, int]:
+        """The place of a message among its versions, from 1 on, and their number."""
+        versions = self.tree.versions(node)
+        return versions.index(node) + 1, len(versions)
+
+    async def show_version(self, node: int, step: int) -> int | None:
+        """Go on with the next (1) or the last (-1) version of a message; its id, or None if there is none."""
+        versions = self.tree.versions(node)
+        place = versions.index(node) + step
+        conversation = self.conversation
+        if conversation is None or not 0 <= place < len(versions):
+            return None
+
+        def write() -> list[Node]:
+            head = self.tree.leaf(versions[place])
+            self._store.set_head(conversation.id, head)
+            self._stored_head = head
+            return self._store.thread(conversation.id, head)
+
+        follows = self.system == self._stored_system()
+        self.thread = await self._in_order(write)
+        if follows:
+            self.system = self._stored_system()
+        return versions[place]
+
+    async def show_branch(self, node: int) -> None:
+        """Go on with the version in which a message is, if it is not shown."""
+        conversation = self.conversation
+        if conversation is None or any(each.id == node for each in self.thread):
+            return
+
+        def write() -> list[Node]:
+            head = self.tree.leaf(node)
+            self._store.set_head(conversation.id, head)
+            self._stored_head = head
+            return self._store.thread(conversation.id, head)
+
+        self.thread = await self._in_order(write)
+        self.system = self._stored_system()
+
+    async def fork(self) -> Conversation:
+        """A new conversation that begins as this one does, as far as it is shown."""
+        thread, conversation = self.thread, self.conversation
+
+        def write() -> Conversation:
+            origin = self._store.get(conversation.id) if conversation is not None else None
+            title = (origin.name or origin.title) if origin is not None else ""
+            return self._store.fork(thread, f"{title} (fork)" if title else "")
+
+        return await self._in_order(write)
 
     async def save(self, turn: Turn, content: str, thought: str) -> None:
         """What there is of a reply so far."""
@@ -146,10 +249,15 @@ class Session:
     async def finish(
         self, turn: Turn, content: str, thought: str, status: Status, thought_closed: bool, meta: Mapping[str, Any]
     ) -> None:
-        """A reply has ended. A message that did not fit in the context is taken back: no later one would fit either.
+        """A reply has ended; `meta` is what is known of it.
+
+        A message that did not fit in the context is taken back: no later one would fit either.
 
         If it cannot be written now, it raises, and `save_late` writes it when it can.
         """
+
+        if turn.begun is not None:
+            meta = {**meta, "continues": turn.begun.id}
 
         def write() -> None:
             self._store.finish(turn.reply_id, content, thought, status, thought_closed, meta)
@@ -322,6 +430,7 @@ class Session:
             stored = self._store.thread(self.conversation.id)
         if conversation is None or conversation.head == self._stored_head:
             return [], False
+        self.tree = Tree(self._store.twigs(self.conversation.id))
         self.conversation, self._stored_head = conversation, conversation.head
         places = {node.id: place for place, node in enumerate(stored)}
         own = self.thread[-1].id if self.thread else None
@@ -336,6 +445,8 @@ class Session:
 
     def _take_back(self, turn: Turn) -> None:
         """Go on from before the message of a turn, unless it has been replied to before."""
+        if len(self.thread) < 2:
+            return
         *before, message, reply = self.thread
         if reply.id == turn.reply_id and len(self._store.children(turn.conversation_id, message.id)) == 1:
             self._stored_head = before[-1].id if before else None
@@ -359,17 +470,30 @@ class Session:
             self._alive = self._store.claim(unsent.WINDOW + self._window)
         return self._window
 
+    def _place(self, node: int) -> int:
+        """Where a message stands in the thread. Raises StoreError if it is not shown any more."""
+        place = next((place for place, each in enumerate(self.thread) if each.id == node), None)
+        if place is None:
+            raise StoreError("That message is not in the version of the conversation that is shown now.")
+        return place
+
+    def _cut(self, node: int) -> None:
+        self.thread = self.thread[: self._place(node)]
+
     def _add(
         self,
         conversation_id: str,
         role: Role,
         content: str,
         status: Status = "complete",
+        thought: str = "",
+        closed: bool = True,
         meta: Mapping[str, Any] | None = None,
     ) -> Node:
         parent = self.thread[-1].id if self.thread else None
-        node = self._store.add(conversation_id, parent, role, content, status=status, meta=meta)
+        node = self._store.add(conversation_id, parent, role, content, thought, status, closed, meta)
         self.thread = [*self.thread, node]
+        self.tree.add(Twig(node.id, parent, role, node.meta.get("continues")))
         self._stored_head = node.id
         return node
 

@@ -84,6 +84,9 @@ class Settings:
     preserve_thinking: bool | None = field(
         default=None, metadata=_about("Whether earlier thoughts stay in the prompt.")
     )
+    auto_titles: bool = field(
+        default=True, metadata=_about("Whether the model gives conversations their titles while it is idle.")
+    )
     system: str = field(default="", metadata=_about("The system prompt of new conversations."))
     temperature: float | None = field(
         default=None, metadata=_about("How freely words are chosen; 0 always takes the likeliest.", 0, 5)

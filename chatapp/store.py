@@ -20,6 +20,7 @@ from typing import Any, Literal
 from chatapp import database
 from chatapp.claim import Claim
 from chatapp.database import StoreError
+from chatapp.tree import Twig
 from runtime.protocol import Message, Role
 
 __all__ = ["Conversation", "Node", "Status", "Store", "StoreError", "messages", "source_of", "storable"]
@@ -274,12 +275,72 @@ class Store:
         with self.transaction() as sql:
             sql.execute("UPDATE conversations SET head = ? WHERE id = ?", (node_id, conversation_id))
 
-    def skeleton(self, conversation_id: str) -> list[tuple[int, int | None, Role]]:
-        """Each message's id, the id of the one before it, and its role: the shape of the tree, oldest first."""
+    def nodes(self, conversation_id: str) -> list[Node]:
+        """Every message of a conversation, oldest first."""
         with self.reading() as sql:
-            return sql.execute(
-                "SELECT id, parent, role FROM nodes WHERE conversation_id = ? ORDER BY id", (conversation_id,)
+            rows = sql.execute(
+                f"SELECT {_NODE} FROM nodes WHERE conversation_id = ? ORDER BY id", (conversation_id,)
             ).fetchall()
+        return [_node(row) for row in rows]
+
+    def bring_in(self, conversation: Conversation, nodes: Sequence[Node]) -> Conversation:
+        """A conversation from elsewhere, as a new one. The ids of `nodes` are numbers of its own, parents first.
+
+        It keeps its name if that is free, and its times, and is the last written to.
+        """
+        with self.transaction() as sql:
+            name = conversation.name
+            made = self.create(conversation.title, None if name is None or self.by_name(name) else name)
+            copies: dict[Any, int] = {}
+            for node in nodes:
+                parent = copies.get(node.parent)
+                meta = _copied(node.meta, copies)
+                copies[node.id] = self.add(
+                    made.id, parent, node.role, node.content, node.thought, node.status, node.thought_closed, meta
+                ).id
+                sql.execute("UPDATE nodes SET created = ? WHERE id = ?", (node.created, copies[node.id]))
+            head = copies.get(conversation.head)
+            sql.execute(
+                "UPDATE conversations SET head = ?, created = ?, updated = ?, titled = ?, pinned = ?, model = ?,"
+                " title = iif(? = '', title, ?) WHERE id = ?",
+                (
+                    head,
+                    conversation.created,
+                    conversation.updated,
+                    conversation.titled,
+                    conversation.pinned,
+                    storable(conversation.model),
+                    storable(conversation.title),
+                    storable(conversation.title),
+                    made.id,
+                ),
+            )
+            self.tag(made.id, conversation.tags)
+            return self.get(made.id) or made
+
+    def twigs(self, conversation_id: str) -> list[Twig]:
+        """The shape of the tree, oldest first."""
+        with self.reading() as sql:
+            rows = sql.execute(
+                "SELECT id, parent, role, json_extract(meta, '$.continues') FROM nodes WHERE conversation_id = ?"
+                " ORDER BY id",
+                (conversation_id,),
+            ).fetchall()
+        return [Twig(*row) for row in rows]
+
+    def fork(self, thread: Sequence[Node], title: str, model: str = "") -> Conversation:
+        """A new conversation that begins with the messages of another one."""
+        with self.transaction():
+            made = self.create(title, model=model)
+            parent = None
+            copies: dict[Any, int] = {}
+            for node in thread:
+                status: Status = "cancelled" if node.status == "partial" else node.status
+                meta = _copied(node.meta, copies)
+                closed = node.thought_closed
+                parent = self.add(made.id, parent, node.role, node.content, node.thought, status, closed, meta).id
+                copies[node.id] = parent
+            return self.get(made.id) or made
 
     def rename(self, conversation_id: str, title: str, by: Titled = "user") -> None:
         """A title by the model never replaces one by the user; an empty one is that of the first words again."""
@@ -332,6 +393,14 @@ class Store:
             gone = sql.execute("DELETE FROM conversations WHERE deleted <= ? RETURNING id", (old,)).fetchall()
             sql.execute(f"DELETE FROM conversations WHERE {_VOID} AND updated <= ?", (old,))
         return [key for (key,) in gone]
+
+    def holds(self, conversation: Conversation) -> bool:
+        """Whether anything was written in a conversation, sent or not."""
+        if conversation.head is not None:
+            return True
+        with self.reading() as sql:
+            void = sql.execute(f"SELECT 1 FROM conversations WHERE id = ? AND {_VOID}", (conversation.id,)).fetchone()
+        return void is None
 
     def drop_if_void(self, conversation_id: str) -> None:
         """Forget a new conversation in which nothing was written."""
@@ -395,6 +464,16 @@ class Store:
                 return
             with database.transaction(sql):
                 yield sql
+
+
+def _copied(meta: Mapping[str, Any], copies: Mapping[Any, int]) -> dict[str, Any]:
+    """What is known of a message, for its copy: messages that it names are those of `copies`."""
+    made = dict(meta)
+    if isinstance(cut := made.get("cut"), dict):
+        made["cut"] = {**cut, "from": copies.get(cut.get("from"), 0)}
+    if "continues" in made:
+        made["continues"] = copies.get(made["continues"])
+    return made
 
 
 def _conversation(row: Sequence[Any]) -> Conversation:

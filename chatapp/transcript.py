@@ -20,6 +20,8 @@ SHOWN = 30
 MOST = 60
 """Blocks that are mounted at most while the view follows the end."""
 PAGE = 20
+ABOVE = 3
+"""Blocks that are mounted above one that is to be seen."""
 
 
 class Transcript(VerticalScroll, PlainContainer):
@@ -51,14 +53,24 @@ class Transcript(VerticalScroll, PlainContainer):
     def compose(self) -> ComposeResult:
         yield self._marker
 
-    async def show(self, blocks: Sequence[Block]) -> None:
-        """Replace everything."""
+    async def show(self, blocks: Sequence[Block], at: int | None = None) -> None:
+        """Replace everything; the end is in sight, or the block of message `at`."""
+        place = next((place for place, block in enumerate(blocks) if at is not None and block.node == at), len(blocks))
+        first = max(min(len(blocks) - SHOWN, place - ABOVE), 0)
         async with self.batch():
             await self.remove_children(self.blocks)
-            self._earlier = list(blocks[:-SHOWN])
+            self._earlier = list(blocks[:first])
             self._marker.tell(len(self._earlier))
             self.anchor(False)
-            await self.mount(*blocks[-SHOWN:])
+            await self.mount(*blocks[first:])
+        if place < len(blocks):
+            self.call_after_refresh(self._reveal, blocks[place])
+
+    def _reveal(self, block: Block) -> None:
+        """Bring a block into sight, if it is not."""
+        if block.is_mounted:
+            self.release_anchor()
+            self.scroll_to_widget(block, animate=False, immediate=True)
 
     def add(self, block: Block) -> AwaitMount:
         """Append a block at the end; awaiting it is only needed to use its widgets at once."""

@@ -14,13 +14,13 @@ from chatapp.blocks import ReplyBlock
 from chatapp.choices import Choices
 from chatapp.drafts import DraftRecord
 from chatapp.figures import TokenRate, count
-from chatapp.jobs import Ask, Job, Jobs, Open, Question, Retry
+from chatapp.jobs import Ask, GoOn, Job, Jobs, Open, Question, Retry
 from chatapp.options import ChatOptions
 from chatapp.paths import model_path
 from chatapp.remote.address import is_address, label
 from chatapp.session import Session, Turn
 from chatapp.status import Status
-from chatapp.store import StoreError
+from chatapp.store import Node, StoreError
 from chatapp.view import View
 from runtime.protocol import (
     Channel,
@@ -41,6 +41,10 @@ from runtime.protocol import (
 )
 
 ASIDE = "Another window goes on with another version of this conversation. Both are kept."
+_NOTHING: dict[type[Job], str] = {
+    Retry: "There is no message to reply to yet.",
+    GoOn: "There is no reply that could go on: the last one has come to its end. /retry asks for another.",
+}
 STATUS_SECONDS = 0.25
 """Between two changes of the figures while a reply runs: faster than this nobody reads them."""
 
@@ -150,15 +154,23 @@ class Turns:
         self._jobs.put_first(Open(model_path(path), chosen))
         self._wake.set()
 
-    def submit(self, text: str) -> None:
-        """Send a message, when all before it is done; those on hold stay where they are."""
-        self._jobs.add(Ask(text))
+    def submit(self, text: str, instead: int | None = None) -> None:
+        """Send a message, when all before it is done; those on hold stay where they are.
+
+        `instead`: beside this message of the conversation, not below the last one.
+        """
+        self._jobs.add(Ask(text, instead))
         self._begin()
         self._view.turns_changed()
 
-    def retry(self) -> None:
-        """Ask for another reply to the last message."""
-        self._jobs.put_first(Retry())
+    def retry(self, reply: int | None = None) -> None:
+        """Ask for another version of a reply, of the last one if none is named."""
+        self._jobs.put_first(Retry(reply))
+        self._begin()
+
+    def go_on(self) -> None:
+        """Ask for the rest of the last reply."""
+        self._jobs.put_first(GoOn())
         self._begin()
 
     def take_back(self, number: int = -1) -> str | None:
@@ -265,6 +277,7 @@ class Turns:
         return job
 
     async def _do(self, job: Job) -> None:
+        await self._view.make_way()
         if isinstance(job, Open):
             if self.opens_beside(job.path):
                 self._coming = asyncio.create_task(self._load_beside(job))
@@ -286,16 +299,13 @@ class Turns:
                 self._jobs.put_first(job)
                 self._jobs.hold()
         if turn is None:
-            if isinstance(job, Retry) and not self._stopping:
-                self._view.say("There is no message to reply to yet.")
+            if not self._stopping and not isinstance(job, Ask):
+                self._view.say(_NOTHING[type(job)])
             return
         if turn.aside:
             self._view.say(ASIDE)
         self._view.show_news(turn.news)
-        if isinstance(job, Ask):
-            self._view.add_user(job.text)
-        else:
-            self._view.drop_reply()
+        await self._view.begin_turn(turn)
         await self._reply(turn)
 
     async def _put(self, job: Question) -> None:
@@ -331,7 +341,7 @@ class Turns:
             job.answer.cancel()  # unless it is done
             self._show(before)
 
-    async def _begin_turn(self, job: Ask | Retry) -> Turn | None:
+    async def _begin_turn(self, job: Ask | Retry | GoOn) -> Turn | None:
         """None: it was stopped before it began, or there is nothing to reply to."""
         status = self._status
 
@@ -342,9 +352,13 @@ class Turns:
         model = self._backend.model
         name = model.name if model is not None else ""
         try:
-            if isinstance(job, Retry):
-                return await self._session.retry(waits=waits, gives_up=lambda: self._stopping)
-            return await self._session.ask(job.text, name, waits=waits, gives_up=lambda: self._stopping)
+            match job:
+                case Ask(text, instead):
+                    return await self._session.ask(text, name, instead, waits=waits, gives_up=lambda: self._stopping)
+                case Retry(reply):
+                    return await self._session.retry(reply, waits=waits, gives_up=lambda: self._stopping)
+                case GoOn():
+                    return await self._session.go_on(waits=waits, gives_up=lambda: self._stopping)
         finally:
             if self._status.busy:
                 self._show(status)
@@ -405,7 +419,7 @@ class Turns:
             self._wake.set()
 
     async def _reply(self, turn: Turn) -> None:
-        reply = await self._view.begin_reply()
+        reply = await self._view.begin_reply(turn)
         request = Generate(
             uuid.uuid4().hex,
             turn.conversation_id,
@@ -499,6 +513,8 @@ class Turns:
 
     async def _finished(self, turn: Turn, reply: ReplyBlock, ended: Finished) -> None:
         stats = ended.stats
+        if turn.begun is not None:
+            stats = _with_before(stats, turn.begun)
         await reply.finish(
             ended.reason,
             thought_closed=ended.thought_closed,
@@ -517,7 +533,7 @@ class Turns:
                 acceptance=stats.accepted / stats.drafted if stats.drafted else None,
             )
         )
-        meta = {"reason": ended.reason, "stats": stats.told(), **self._source()}
+        meta: dict[str, object] = {"reason": ended.reason, "stats": stats.told(), **self._source()}
         status: Literal["cancelled", "complete"] = "cancelled" if ended.reason == "cancelled" else "complete"
         await self._session.finish(turn, reply.answer, reply.thought, status, ended.thought_closed, meta)
 
@@ -587,3 +603,15 @@ class Turns:
         if status != self._status:
             self._status = status
             self._view.turns_changed()
+
+
+def _with_before(stats: Stats, begun: Node) -> Stats:
+    """The figures of a reply that went on, with what its beginning took to think."""
+    before = begun.meta.get("stats")
+    before = before if isinstance(before, dict) else {}
+    tokens, spent = before.get("thinking_tokens"), before.get("thinking_ms")
+    return replace(
+        stats,
+        thinking_tokens=stats.thinking_tokens + (tokens if isinstance(tokens, int) else 0),
+        thinking_ms=(stats.thinking_ms or 0) + spent if isinstance(spent, int | float) else stats.thinking_ms,
+    )

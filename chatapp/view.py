@@ -6,19 +6,21 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from chatapp.blocks import ReplyBlock, Severity
+from chatapp.session import Turn
 from chatapp.store import Node
 
 
 class View(Protocol):
     """Where it is shown."""
 
-    async def begin_reply(self) -> ReplyBlock:
-        """A new reply at the end of the transcript."""
+    async def make_way(self) -> None:
+        """Something is about to be asked of the model: what it does by itself ends at once."""
 
-    def add_user(self, text: str) -> None: ...
+    async def begin_turn(self, turn: Turn) -> None:
+        """Show what is asked, in place of what it replaces."""
 
-    def drop_reply(self) -> None:
-        """Take the last reply away: another comes in its place."""
+    async def begin_reply(self, turn: Turn) -> ReplyBlock:
+        """The reply to it, at the end of the transcript."""
 
     def say(self, text: str, severity: Severity = "info") -> None: ...
 

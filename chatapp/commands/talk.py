@@ -16,8 +16,6 @@ class Talk(Protocol):
 
     async def answer_now(self) -> None: ...
 
-    async def retry(self) -> None: ...
-
     async def set_thinking(self, on: bool | None) -> None: ...
 
     async def set_budget(self, tokens: int | None) -> None: ...
@@ -85,11 +83,6 @@ async def stop(chat: Talk, argument: str) -> None:
 @command("", "End the thought and answer now", "Ctrl+O")
 async def answer(chat: Talk, argument: str) -> None:
     await chat.answer_now()
-
-
-@command("", "Another reply to the last message")
-async def retry(chat: Talk, argument: str) -> None:
-    await chat.retry()
 
 
 @command("[TEXT]", "Set the system prompt, or show it; `-` takes it away")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from textual import on
@@ -17,6 +18,7 @@ from chatapp.blocks import Block, NoticeBlock, PageBlock, Severity
 from chatapp.cache import Cache
 from chatapp.commands import Call, CommandError
 from chatapp.composer import Composer
+from chatapp.history import blocks_of
 from chatapp.keeping import Keeper
 from chatapp.keys import Keymap
 from chatapp.options import ChatOptions
@@ -27,12 +29,15 @@ from chatapp.session import Session
 from chatapp.settings import SettingsError, Value
 from chatapp.stage import JumpToEnd
 from chatapp.status import StatusLine
-from chatapp.store import Store, StoreError
+from chatapp.store import Node, Store, StoreError
 from chatapp.transcript import Transcript
 from chatapp.turns import Turns
 from chatapp.unsent import Unsent
 from chatapp.waiting import Waiting
 from chatapp.welcome import Welcome
+
+_COMMAND = re.compile(r"/[A-Za-z]*( .*)?")
+"""What looks like a command on its way is no draft of a message."""
 
 
 class ChatBase(Screen[None], PlainContainer):
@@ -52,6 +57,8 @@ class ChatBase(Screen[None], PlainContainer):
         self._keep = keep
         self._options = options
         self._clock = clock
+        self._backend = backend
+        self._store = store
         self._session = Session(store, options.system)
         self._cache = Cache(backend, self._session)
         self._keeper = Keeper(self._session, self._unsent, lambda error: self.say(str(error), "warning"))
@@ -75,10 +82,14 @@ class ChatBase(Screen[None], PlainContainer):
         return getattr(self.app, "keymap", {})
 
     def _unsent(self) -> Unsent:
-        return Unsent(self.composer.text, self.turns.unsent)
+        text = self.composer.text
+        return Unsent("" if _COMMAND.fullmatch(text) else text, self.turns.unsent)
 
     def say(self, text: str, severity: Severity = "info") -> None:
         self._add(NoticeBlock(text, severity))
+
+    def _blocks(self, thread: Sequence[Node]) -> list[Block]:
+        return blocks_of(thread, self._session.versions)
 
     def show(self, markdown: str) -> None:
         self._add(PageBlock(markdown))

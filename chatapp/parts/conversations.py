@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from textual import on
@@ -9,71 +10,127 @@ from textual import on
 from chatapp.commands import CommandError
 from chatapp.composer import Composer
 from chatapp.figures import plural
-from chatapp.history import blocks_of, choices_of
-from chatapp.parts.base import ChatBase
-from chatapp.picker import Picker
+from chatapp.parts.sidebar import SidebarPart
+from chatapp.parts.versions import VersionsPart
 from chatapp.sanitize import clean_line
+from chatapp.sidebar import Sidebar
 from chatapp.store import Node, StoreError, source_of
+from chatapp.titles import Titler
 from chatapp.turns import ASIDE
 from chatapp.unsent import Unsent
 from chatapp.welcome import Welcome
 
+KEPT_SECONDS = 7 * 86_400.0
+"""How long what was deleted can be brought back."""
 LOOK_SECONDS = 1.0
 """Between two looks at what other windows write."""
 
 
-class ConversationsPart(ChatBase):
+class ConversationsPart(VersionsPart, SidebarPart):
     """Implements `commands.conversations`."""
 
     def on_mount(self) -> None:
+        self._titler = Titler(self._backend)
+        self._titled: set[str] = set()  # conversations that the model was asked about
+        self._was_generating = False
         self.set_interval(LOOK_SECONDS, self._look)
+        self.run_worker(self._guard(self._purge), group="purge", exit_on_error=False)
+
+    async def _purge(self) -> None:
+        """What was deleted a week ago is gone for good, its states too."""
+        for key in await asyncio.to_thread(self._store.purge, KEPT_SECONDS):
+            await self._backend.drop_cache(key)
+
+    def turns_changed(self) -> None:
+        super().turns_changed()
+        generating = self.turns.generating
+        if self.is_mounted and self._was_generating and not generating:
+            self.refresh_sidebar()
+            self._ask_for_title()
+        self._was_generating = generating
+
+    def _ask_for_title(self) -> None:
+        """The model names a conversation once, after its first answer."""
+        open_, thread = self._session.conversation, self._session.thread
+        if open_ is None or open_.id in self._titled or not self._options.auto_titles or self.turns.waiting:
+            return
+        if not thread or thread[-1].role != "assistant" or thread[-1].status != "complete":
+            return
+
+        def named(title: str) -> None:
+            self._titled.add(open_.id)
+            self.run_worker(self._guard(lambda: self._give_title(open_.id, title)), group="list", exit_on_error=False)
+
+        self._titler.begin(open_.id, thread, named)
+
+    async def _give_title(self, key: str, title: str) -> None:
+        def write() -> None:
+            found = self._store.get(key)
+            if found is not None and not found.titled and found.name is None:
+                self._store.rename(key, title, "model")
+
+        await asyncio.to_thread(write)
+        self.refresh_sidebar()
+
+    async def make_way(self) -> None:
+        await self._titler.stop()
 
     @on(Composer.Changed)
     def _draft_changed(self) -> None:
         self._keeper.changed()
 
     async def new(self) -> None:
+        await self.switch_to(None)
+
+    async def switch_to(self, conversation_id: str | None, at: int | None = None) -> None:
+        """Put this conversation away and show another, or with None a new one; `at`: this message in sight."""
         await self._leave_conversation()
-        await self._open(None)
+        await self._open(conversation_id, at)
 
     async def resume(self, key: str) -> None:
+        if not key:
+            await self.show_sidebar()
+            return
         try:
-            if key:
-                found = await self._session.find(key)
-                chosen = found.id if found is not None else None
-                if chosen is None:
-                    raise CommandError(f"There is no saved conversation {clean_line(key, 60)!r}.")
-            else:
-                choices = choices_of(await self._session.conversations())
-                if not choices:
-                    raise CommandError("There are no saved conversations yet.")
-                chosen = await self.app.push_screen_wait(Picker("Conversations", choices))
+            found = await self._session.find(key)
         except StoreError as error:
             raise CommandError(str(error)) from error
-        if chosen is not None:
-            await self._leave_conversation()
-            await self._open(chosen)
+        if found is None:
+            raise CommandError(f"There is no saved conversation {clean_line(key, 60)!r}.")
+        await self.switch_to(found.id)
+
+    @on(Sidebar.Opened)
+    def _open_chosen(self, event: Sidebar.Opened) -> None:
+        async def open_() -> None:
+            await self.switch_to(event.conversation_id, event.node)
+
+        self.leave_sidebar()
+        self._in_turn(open_)
 
     async def _leave_conversation(self) -> None:
         """What is written and not sent stays with it, and what is being replied is stopped."""
+        self.leave_edit()
         await self._keeper.flush()
         self.composer.put("")
         self.turns.withdraw()
         await self.turns.stop()
         await self._session.leave()
 
-    async def _open(self, conversation_id: str | None) -> None:
-        """Show a saved conversation, or a new one."""
+    async def _open(self, conversation_id: str | None, at: int | None = None) -> None:
+        """Show a saved conversation, or a new one; `at`: in the version in which this message is, and there."""
         self._session.new()
         unsent = Unsent()
         if conversation_id is not None:
             try:
                 if not await self._session.open(conversation_id):
                     self.say("That conversation is gone: this is a new one.", "warning")
+                if at is not None:
+                    await self._session.show_branch(at)
                 unsent = await self._keeper.restore()
             except StoreError as error:
                 self.say(str(error), "error")
-        blocks = blocks_of(self._session.thread)
+        self.leave_edit()
+        blocks = self._blocks(self._session.thread)
         await self.transcript.show(blocks or [Welcome(self._opened)])
         self.composer.forget()
         for node in self._session.thread:
@@ -86,6 +143,7 @@ class ConversationsPart(ChatBase):
         if unsent.queue:
             self.turns.hold(unsent.queue)
         self._keeper.resume()
+        self.refresh_sidebar()
 
     async def _look(self) -> None:
         """Show what another window has written here."""
@@ -108,7 +166,7 @@ class ConversationsPart(ChatBase):
         for welcome in self.query(Welcome):
             welcome.remove()
         self.say(f"Another window has added {plural(len(news), 'message')}.")
-        for block, node in zip(blocks_of(news), news, strict=True):
+        for block, node in zip(self._blocks(news), news, strict=True):
             self._add(block)
             if node.role == "user":
                 self.composer.remember(node.content)

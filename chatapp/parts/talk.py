@@ -42,10 +42,6 @@ class TalkPart(ChatBase):
         else:
             raise CommandError("This source of replies cannot end a thought early.")
 
-    async def retry(self) -> None:
-        await self.turns.stop()
-        self.turns.retry()
-
     async def set_thinking(self, on: bool | None) -> None:
         """It is remembered; None only shows it."""
         if on is not None:

@@ -15,6 +15,7 @@ from textual import events
 from chatapp.blocks import ReplyBlock
 from chatapp.composer import Composer
 from chatapp.options import ChatOptions
+from chatapp.session import Turn
 from chatapp.settings import SettingsError, Value
 from chatapp.thought import ThoughtHead, ThoughtView
 from runtime.protocol import Failed, Message, Notice, Ready, Sampling, WasThought
@@ -129,7 +130,7 @@ class TestThought:
     async def test_it_is_known_before_it_is_shown(self, tmp_path: Path) -> None:
         """Whoever stores the reply while the view is being mounted must find the thought."""
         async with running(FakeBackend(), tmp_path) as chat:
-            reply = await chat.screen.begin_reply()
+            reply = await chat.screen.begin_reply(Turn("", 0, ()))
             reply.feed("thinking", "hm", 1)
             drawing = asyncio.create_task(reply.draw())
             await asyncio.sleep(0)
@@ -276,10 +277,10 @@ class TestStopping:
         async with running(backend, tmp_path) as chat:
             begin_reply = chat.screen.begin_reply
 
-            async def held() -> ReplyBlock:
+            async def held(turn: Turn) -> ReplyBlock:
                 before.reached.set()
                 await before.opened.wait()
-                return await begin_reply()
+                return await begin_reply(turn)
 
             monkeypatch.setattr(chat.screen, "begin_reply", held)
             chat.screen.turns.submit("first")

@@ -43,7 +43,7 @@ def test_an_unknown_command_names_the_nearest(text: str, hint: str) -> None:
 
 
 def test_unfinished_words_have_matches() -> None:
-    assert [known.name for known in matches("/re")] == ["resume", "retry"]
+    assert [known.name for known in matches("/re")] == ["resume", "rename", "retry"]
     assert len(matches("/")) == len(COMMANDS)
     assert matches("/new ") == matches("re") == []
 

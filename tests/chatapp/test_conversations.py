@@ -70,28 +70,6 @@ class TestConversations:
                 Message("user", "how?"),
             )
 
-    async def test_the_list_is_narrowed_by_typing(self, tmp_path: Path) -> None:
-        store = Store(tmp_path / "conversations.db")
-        for title in ("apples", "pears", "plums"):
-            store.add(store.create().id, None, "user", f"about {title}")
-        store.close()
-        async with running(FakeBackend(), tmp_path) as chat:
-            await chat.pilot.press("ctrl+r")
-            await chat.until(lambda: "about pears" in chat.text())
-            await chat.write("pear")
-            await chat.until(lambda: "about plums" not in chat.text())
-            await chat.pilot.press("enter")
-            await chat.until(lambda: chat.app.screen is chat.screen and "about pears" in chat.text())
-
-    async def test_escape_leaves_the_list(self, tmp_path: Path) -> None:
-        async with running(FakeBackend(), tmp_path) as chat:
-            await chat.ask("first")
-            await chat.send("/resume")
-            await chat.until(lambda: chat.app.screen is not chat.screen)
-            await chat.pilot.press("escape")
-            await chat.until(lambda: chat.app.screen is chat.screen)
-            assert "first" in chat.text()
-
     async def test_one_is_opened_by_its_name_and_an_unknown_name_is_told(self, tmp_path: Path) -> None:
         store = Store(tmp_path / "conversations.db")
         store.add(store.create(name="trip").id, None, "user", "where to?")

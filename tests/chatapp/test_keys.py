@@ -52,8 +52,8 @@ def test_keys_are_shown_as_people_write_them(key: str, label: str) -> None:
 
 class TestSettings:
     def test_a_key_may_be_another_or_several(self) -> None:
-        assert keys.checked({"chat.new": "F2", "chat.top": "Alt+Up, ctrl+home"}) == (
-            {"chat.new": "f2", "chat.top": "alt+up,ctrl+home"},
+        assert keys.checked({"chat.new": "F2", "chat.top": "Alt+Home, ctrl+home"}) == (
+            {"chat.new": "f2", "chat.top": "alt+home,ctrl+home"},
             [],
         )
 

@@ -1,0 +1,127 @@
+"""A conversation from its JSON, checked before anything is stored."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast, get_args
+
+from chatapp.exchange.export import MARK, VERSION
+from chatapp.store import Conversation, Node, Status, Titled
+from runtime.protocol import Role
+
+LARGEST = 200_000_000
+"""Bytes of a file that is read."""
+T = TypeVar("T")
+
+
+class NotOursError(Exception):
+    """A text is no conversation of this chat; the message is a sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """`nodes` have numbers for ids, from 1 on, and parents come first; `head` is one of them."""
+
+    conversation: Conversation
+    nodes: tuple[Node, ...]
+
+
+def conversation(text: str) -> Read:
+    """Raises NotOursError."""
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NotOursError(f"This is not JSON, so it is no conversation that qwenchat has written ({error}).") from None
+    if not isinstance(whole, dict) or whole.get("format") != MARK:
+        raise NotOursError(_stranger(whole))
+    if whole.get("version") != VERSION:
+        raise NotOursError("A newer qwenchat has written this conversation: please update this one.")
+    try:
+        nodes = tuple(_node(number, message) for number, message in enumerate(_get(whole, "messages", list), start=1))
+        head = _get(whole, "head", int, None)
+        if head is not None and not 1 <= head <= len(nodes):
+            raise _WrongError("head")
+        made = Conversation(
+            "",
+            _get(whole, "title", str, ""),
+            _get(whole, "name", str, None),
+            _time(whole, "created"),
+            _time(whole, "updated"),
+            head,
+            _get(whole, "model", str, ""),
+            _get(whole, "pinned", bool, False),
+            cast(Titled, _one_of(whole, "titled", get_args(Titled))),
+            None,
+            tuple(tag for tag in _get(whole, "tags", list, []) if isinstance(tag, str)),
+        )
+    except _WrongError as wrong:
+        raise NotOursError(f"This conversation is damaged: {wrong} is not what it should be.") from None
+    return Read(made, nodes)
+
+
+class _WrongError(Exception):
+    """The message names what cannot be used."""
+
+
+def _node(number: int, message: Any) -> Node:
+    if not isinstance(message, dict) or message.get("id") != number:
+        raise _WrongError(f"message {number}")
+    try:
+        parent = _get(message, "parent", int, None)
+        if parent is not None and not 1 <= parent < number:
+            raise _WrongError("parent")
+        return Node(
+            number,
+            "",
+            parent,
+            cast(Role, _one_of(message, "role", get_args(Role))),
+            _get(message, "content", str),
+            _get(message, "thought", str, ""),
+            cast(Status, _one_of(message, "status", get_args(Status))),
+            _get(message, "thought_closed", bool, True),
+            _time(message, "created"),
+            _get(message, "meta", dict, {}),
+        )
+    except _WrongError as wrong:
+        raise _WrongError(f"{wrong} of message {number}") from None
+
+
+def _get(body: Mapping[str, Any], name: str, kind: type[T], *default: Any) -> T:
+    """A value of a kind. A default may be missing or None in its place."""
+    value = body.get(name)
+    if value is None and default:
+        return cast(T, default[0])
+    if type(value) is not kind:
+        raise _WrongError(name)
+    return value
+
+
+def _one_of(body: Mapping[str, Any], name: str, known: Sequence[str]) -> str:
+    value = _get(body, name, str)
+    if value not in known:
+        raise _WrongError(name)
+    return value
+
+
+def _time(body: Mapping[str, Any], name: str) -> float:
+    value = body.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise _WrongError(name)
+    return float(value)
+
+
+def _stranger(whole: Any) -> str:
+    """Whose file it may be."""
+    sample = whole[0] if isinstance(whole, list) and whole else whole
+    known = ""
+    if isinstance(sample, dict):
+        if "mapping" in sample:
+            known = "This looks like an export of ChatGPT. "
+        elif "chat_messages" in sample:
+            known = "This looks like an export of Claude. "
+        elif "role" in sample or "messages" in sample or "chat" in sample:
+            known = "This looks like the conversation of another program. "
+    return f"{known}qwenchat reads the conversations that it has written itself, with /export NAME.json."

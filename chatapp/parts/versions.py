@@ -1,0 +1,158 @@
+"""What becomes of messages that are there. Nothing is changed or lost: each change is another version beside."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+
+from chatapp.blocks import Block
+from chatapp.commands import CommandError
+from chatapp.parts.base import ChatBase
+from chatapp.store import Node
+from chatapp.unsent import Unsent
+
+
+class VersionsPart(ChatBase):
+    """Implements `commands.versions`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("alt+up", "edit(1)", "Write an earlier message anew", id="chat.edit", priority=True, show=False),
+        Binding("alt+down", "edit(-1)", "Back to a later message", id="chat.edit_later", priority=True, show=False),
+        Binding("alt+left", "version(-1)", "The version before", id="chat.version_back", priority=True, show=False),
+        Binding("alt+right", "version(1)", "The next version", id="chat.version_next", priority=True, show=False),
+    ]
+
+    editing: Node | None = None
+    """The message that is being written anew."""
+    _draft = ""
+    _version_of: int | None = None  # the message whose version was changed last
+
+    def edit(self, back: int) -> None:
+        mine = [node for node in self._session.thread if node.role == "user"]
+        if not mine:
+            raise CommandError("You have not sent a message yet.")
+        if back > len(mine):
+            raise CommandError(f"You have sent {len(mine)} so far.")
+        if self.editing is None:
+            self._draft = self.composer.text
+        self._mark(False)
+        self.editing = mine[-back]
+        self._mark(True)
+        self.composer.put(self.editing.content)
+        self.composer.focus()
+        self.composer.add_class("-editing")
+        self.composer.border_title = f"message {len(mine) - back + 1} of {len(mine)} anew · Esc leaves it as it was"
+
+    def leave_edit(self) -> None:
+        """The message stays as it was, and what was written before comes back."""
+        if self.editing is not None:
+            self._end_edit()
+            self.composer.put(self._draft)
+
+    def _unsent(self) -> Unsent:
+        """While a message is written anew, the draft from before waits behind the queue."""
+        words = super()._unsent()
+        aside = (self._draft,) if self.editing is not None and self._draft.strip() else ()
+        return Unsent(words.draft, (*words.queue, *aside))
+
+    def _end_edit(self) -> None:
+        self._mark(False)
+        self.editing = None
+        self.composer.remove_class("-editing")
+        self.composer.border_title = ""
+
+    def _edited_node(self) -> int | None:
+        """The message that a sent one replaces; the edit is over."""
+        node = self.editing
+        if node is None:
+            return None
+        self._end_edit()
+        self.composer.put(self._draft)
+        return node.id
+
+    def _mark(self, on_: bool) -> None:
+        for block in self.transcript.blocks:
+            if self.editing is not None and block.node == self.editing.id:
+                block.set_class(on_, "-edited")
+                if on_:
+                    block.scroll_visible(animate=False)
+
+    def action_edit(self, step: int) -> None:
+        mine = [node.id for node in self._session.thread if node.role == "user"]
+        back = step
+        if self.editing is not None and self.editing.id in mine:
+            back = len(mine) - mine.index(self.editing.id) + step
+        if 0 < back <= len(mine):
+            self.edit(back)
+        elif back <= 0:
+            self.leave_edit()
+        elif not mine:
+            self._show_hint("no message was sent yet")
+
+    async def retry(self) -> None:
+        await self.turns.stop()
+        self.turns.retry()
+
+    async def go_on(self) -> None:
+        if not self.turns.generating:
+            self.turns.go_on()
+
+    async def fork(self) -> None:
+        if not self._session.thread:
+            raise CommandError("There is nothing here yet that a new conversation could begin with.")
+        await self.turns.stop()
+        made = await self._session.fork()
+        await self.switch_to(made.id)
+        self.say("This is a new conversation that begins as the other did. Both go on by themselves.")
+
+    async def switch_to(self, conversation_id: str | None, at: int | None = None) -> None:
+        """Put this conversation away and show another, or with None a new one; `at`: this message in sight."""
+        raise NotImplementedError
+
+    def action_version(self, step: int) -> None:
+        self.run_worker(self._switch_last(step), group="commands", exit_on_error=False)
+
+    async def _switch_last(self, step: int) -> None:
+        async with self._commands:
+            await self._guard(lambda: self.switch_version(step))
+
+    async def switch_version(self, step: int) -> None:
+        """Of the message whose version was changed last, else of the last one that has several."""
+        several = [node.id for node in self._session.thread if self._session.versions(node.id)[1] > 1]
+        if not several:
+            raise CommandError("Every message here has one version only. /retry and /edit make more.")
+        await self._switch(self._version_of if self._version_of in several else several[-1], step)
+
+    @on(Block.Switched)
+    def _switched(self, event: Block.Switched) -> None:
+        self.composer.focus()
+
+        async def switch() -> None:
+            async with self._commands:
+                await self._guard(lambda: self._switch(event.node, event.step))
+
+        self.run_worker(switch(), group="commands", exit_on_error=False)
+
+    async def _switch(self, node: int, step: int) -> None:
+        if self.turns.generating:
+            self._show_hint("another version can be shown when this reply has ended")
+            return
+        shown = await self._session.show_version(node, step)
+        if shown is None:
+            place, number = self._session.versions(node)
+            self._show_hint(f"version {place} of {number} is the {'last' if step > 0 else 'first'} one")
+            return
+        self.leave_edit()
+        self._version_of = shown
+        await self.transcript.show(self._blocks(self._session.thread), at=shown)
+        self._remember_messages()
+        self.turns.reset()
+
+    def _remember_messages(self) -> None:
+        """The composer's history is what was said in this conversation."""
+        self.composer.forget()
+        for node in self._session.thread:
+            if node.role == "user":
+                self.composer.remember(node.content)

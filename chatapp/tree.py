@@ -1,0 +1,68 @@
+"""The shape of a conversation: which messages are versions of one another, and where a version leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from runtime.protocol import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Twig:
+    """One message of the tree. `continues`: the one that it holds the whole of, and goes on from."""
+
+    id: int
+    parent: int | None
+    role: Role
+    continues: int | None = None
+
+
+class Tree:
+    """Parents come before their children, as they were written.
+
+    Two messages of one role are versions of each other if they follow the same message, whatever system prompts lie
+    between. A reply that another one continues is no version of its own.
+    """
+
+    def __init__(self, twigs: Iterable[Twig] = ()) -> None:
+        self._twigs: dict[int, Twig] = {}
+        self._after: dict[int | None, list[int]] = {}  # by the last message that is no system prompt
+        self._continued: set[int] = set()
+        for twig in twigs:
+            self.add(twig)
+
+    def add(self, twig: Twig) -> None:
+        self._twigs[twig.id] = twig
+        if twig.continues is not None:
+            self._continued.add(twig.continues)
+        if twig.role != "system":
+            self._after.setdefault(self._before(twig), []).append(twig.id)
+
+    def versions(self, id: int) -> list[int]:
+        """All versions of a message, itself included, oldest first."""
+        twig = self._twigs.get(id)
+        if twig is None or twig.role == "system":
+            return [id]
+        return [
+            other
+            for other in self._after[self._before(twig)]
+            if self._twigs[other].role == twig.role and (other == id or other not in self._continued)
+        ]
+
+    def leaf(self, id: int) -> int:
+        """Where the thread through a message ends: at the newest message below it."""
+        below = {id}
+        last = id
+        for twig in self._twigs.values():
+            if twig.parent in below:
+                below.add(twig.id)
+                if twig.id not in self._continued:
+                    last = twig.id
+        return last
+
+    def _before(self, twig: Twig) -> int | None:
+        parent = twig.parent
+        while parent is not None and (above := self._twigs.get(parent)) is not None and above.role == "system":
+            parent = above.parent
+        return parent

@@ -1,0 +1,196 @@
+"""Messages edited, made again, gone on with and taken elsewhere: each change is a version, and none is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_backend import FakeBackend, Gate, end, say, think
+from harness import Chat, running
+
+from runtime.protocol import Failed, Message
+
+
+def sent(backend: FakeBackend, number: int = -1) -> list[str]:
+    return [message.content for message in backend.requests[number].messages]
+
+
+async def reply(chat: Chat, key: str, count: int) -> None:
+    await chat.pilot.press(key)
+    await chat.until(lambda: len(chat.backend.requests) == count)
+    await chat.idle()
+
+
+async def talked(chat: Chat) -> None:
+    for text in ("first", "second"):
+        await chat.ask(text)
+
+
+class TestEditing:
+    async def test_the_key_brings_a_message_back_and_enter_sends_it_beside_the_old_one(self, tmp_path: Path) -> None:
+        backend = FakeBackend([say("one")], [say("two")], [say("three")])
+        async with running(backend, tmp_path) as chat:
+            await talked(chat)
+            await chat.write("draft")
+            await chat.pilot.press("alt+up")
+            assert chat.screen.composer.text == "second"
+            assert "message 2 of 2 anew" in chat.text()
+            await chat.pilot.press("alt+up")
+            assert chat.screen.composer.text == "first"
+            await chat.write("!")
+            await reply(chat, "enter", 3)
+            assert sent(backend) == ["first!"]
+            assert "second" not in chat.text()
+            assert "first!" in chat.text()
+            assert "‹ 2/2 ›" in chat.text()
+            assert chat.screen.composer.text == "draft"
+            assert [node.content for node in chat.thread()] == ["first!", "three"]
+            await chat.pilot.press("alt+left")
+            await chat.until(lambda: "two" in chat.text())
+            assert "‹ 1/2 ›" in chat.text()
+            assert [node.content for node in chat.thread()] == ["first", "one", "second", "two"]
+
+    async def test_escape_leaves_the_message_as_it_was(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            await talked(chat)
+            await chat.write("draft")
+            await chat.pilot.press("alt+up")
+            await chat.pilot.press("escape")
+            assert chat.screen.composer.text == "draft"
+            assert "anew" not in chat.text()
+            await chat.pilot.press("alt+up", "alt+down")
+            assert chat.screen.composer.text == "draft"
+            assert len(backend.requests) == 2
+
+    @pytest.mark.parametrize(
+        ("command", "words"), [("/edit 3", "You have sent 2 so far."), ("/edit x", "Write /edit, or"), ("/edit 2", "")]
+    )
+    async def test_the_command_takes_a_number(self, command: str, words: str, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await talked(chat)
+            await chat.send(command)
+            await chat.until(lambda: words in chat.words() if words else chat.screen.composer.text == "first")
+
+
+class TestVersions:
+    async def test_another_reply_is_a_version_and_keys_and_mouse_switch(self, tmp_path: Path) -> None:
+        backend = FakeBackend([say("first try")], [say("second try")], [say("below")])
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            await chat.send("/retry")
+            await chat.until(lambda: "second try" in chat.text())
+            await chat.idle()
+            assert "‹ 2/2 ›" in chat.text()
+            y = next(number for number, line in enumerate(chat.lines()) if "‹ 2/2 ›" in line)
+            x = chat.lines()[y].index("‹")
+            await chat.pilot.click(offset=(x, y))
+            await chat.until(lambda: "first try" in chat.text())
+            assert "‹ 1/2 ›" in chat.text()
+            await chat.pilot.press("alt+left")
+            await chat.until(lambda: "version 1 of 2 is the first one" in chat.status())
+            await chat.ask("and then?")
+            assert sent(backend) == ["q", "first try", "and then?"]
+            await chat.send("/version next")
+            await chat.until(lambda: "second try" in chat.text())
+            assert "and then?" not in chat.text()
+
+    async def test_without_versions_it_says_how_to_make_some(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.ask("q")
+            await chat.pilot.press("alt+right")
+            await chat.until(lambda: "one version only" in chat.words())
+
+    async def test_they_wait_for_a_reply_that_runs(self, tmp_path: Path) -> None:
+        gate = Gate()
+        async with running(FakeBackend([say("a")], [gate, say("b")]), tmp_path) as chat:
+            await chat.ask("q")
+            await chat.send("/retry")
+            await gate.reached.wait()
+            await chat.pilot.press("alt+left")
+            await chat.until(lambda: "when this reply has ended" in chat.status())
+            gate.open()
+            await chat.idle()
+
+
+class TestContinuing:
+    async def test_a_stopped_reply_goes_on_in_place(self, tmp_path: Path) -> None:
+        gate, second = Gate(), Gate()
+        backend = FakeBackend([think("hm", 3), say("begin"), gate], [say("ning and"), second, say(" end"), end()])
+        async with running(backend, tmp_path) as chat:
+            await chat.send("q")
+            await gate.reached.wait()
+            await chat.pilot.press("escape")
+            await chat.idle()
+            assert "stopped · /continue goes on" in chat.text()
+            await chat.send("/continue")
+            await second.reached.wait()
+            await chat.until(lambda: "beginning and" in chat.text())
+            assert "▸ thought" in chat.text()
+            second.open()
+            await chat.idle()
+            assert "beginning and end" in chat.text()
+            assert "/continue goes on" not in chat.text()
+            assert "‹" not in chat.text()
+            assert backend.requests[1].messages == (Message("user", "q"), Message("assistant", "begin", "hm"))
+            last = chat.thread()[-1]
+            assert (last.content, last.thought, last.status) == ("beginning and end", "hm", "complete")
+            await chat.ask("more")
+            assert sent(backend) == ["q", "beginning and end", "more"]
+
+    async def test_the_stopped_part_survives_whatever_comes_after(self, tmp_path: Path) -> None:
+        backend = FakeBackend([say("begin"), end("length")], [Failed("No.", "numbers")], [say("ning")])
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            assert "token limit" in chat.text()
+            await chat.send("/continue")
+            await chat.until(lambda: "No." in chat.text())
+            await chat.idle()
+            assert chat.thread()[-1].content == "begin"
+            await chat.send("/continue")
+            await chat.until(lambda: "beginning" in chat.text())
+
+    async def test_a_reply_that_has_ended_does_not_go_on(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            await chat.send("/continue")
+            await chat.until(lambda: "has come to its end" in chat.words())
+            assert len(backend.requests) == 1
+
+    async def test_thinking_goes_on_and_its_figures_add_up(self, tmp_path: Path) -> None:
+        backend = FakeBackend(
+            [think("a thought", 4), end("length", False, thinking_tokens=4, thinking_ms=500.0)],
+            [think(" that ends", 6), say("answer"), end(thinking_tokens=6, thinking_ms=1000.0)],
+        )
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            await chat.send("/continue")
+            await chat.until(lambda: "answer" in chat.text())
+            await chat.idle()
+            last = chat.thread()[-1]
+            assert (last.thought, last.content) == ("a thought that ends", "answer")
+            assert "thought 1.5 s · 10 tokens" in chat.text()
+
+
+async def test_a_fork_is_a_conversation_of_its_own(tmp_path: Path) -> None:
+    backend = FakeBackend([say("one")], [say("two")], [say("three")])
+    async with running(backend, tmp_path) as chat:
+        await chat.ask("first")
+        await chat.send("/fork")
+        await chat.until(lambda: "begins as the other did" in chat.words())
+        assert "one" in chat.text()
+        await chat.ask("second")
+        assert sent(backend) == ["first", "one", "second"]
+        assert backend.requests[0].conversation_id != backend.requests[1].conversation_id
+        forked, origin = chat.store.conversations()
+        assert forked.title == "first (fork)"
+        assert [node.content for node in chat.store.thread(origin.id)] == ["first", "one"]
+
+
+async def test_there_is_nothing_to_fork_or_edit_in_a_new_conversation(tmp_path: Path) -> None:
+    async with running(FakeBackend(), tmp_path) as chat:
+        await chat.send("/fork")
+        await chat.until(lambda: "nothing here yet" in chat.words())
+        await chat.pilot.press("alt+up")
+        await chat.until(lambda: "no message was sent yet" in chat.status())
