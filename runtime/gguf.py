@@ -90,11 +90,14 @@ class GGUFFile:
         data = torch.frombuffer(self._parts[name].data, dtype=torch.uint8, count=info.nbytes, offset=info.offset)
         return QuantTensor(data.view(*info.shape[:-1], -1), info.type, info.shape)
 
-    def let_go(self) -> None:
-        """The file's pages need not stay in memory; what is read again comes from the file again."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            for part in self._open:
-                part.data.madvise(mmap.MADV_DONTNEED)
+    def let_go(self, name: str) -> None:
+        """A tensor's pages need not stay in memory; what is read again comes from the file again."""
+        if not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        info = self.tensors[name]
+        first, last = -(-info.offset // mmap.PAGESIZE), (info.offset + info.nbytes) // mmap.PAGESIZE
+        if first < last:  # whole pages
+            self._parts[name].data.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
 
     def close(self) -> None:
         # A tensor keeps the mapping object alive, but not open: closing it would pull the memory from under the tensor.

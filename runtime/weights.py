@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
+import torch
 from torch import Tensor
 
 from kernels.quants import QuantTensor
@@ -29,13 +30,16 @@ class Weights:
         gguf: GGUFFile,
         *,
         keep_packed: bool,
+        take_in: Callable[[QuantTensor], bool] = lambda tensor: False,
         progress: Callable[[int, int], None] = lambda done, total: None,
         skipped: Collection[str] = SKIPPED,
     ) -> None:
-        """`progress(done, total)` hears of the bytes taken; nobody needs to take the `skipped` tensors."""
+        """`take_in` sees each packed tensor first, and says whether the file's own bytes are not needed after that.
+        `progress(done, total)` hears of the bytes taken; nobody needs to take the `skipped` tensors.
+        """
         self._gguf = gguf
         self._keep_packed = keep_packed
-        self._progress = progress
+        self._take_in, self._progress = take_in, progress
         self._done, self._total = 0, sum(info.nbytes for info in gguf.tensors.values())
         self._left = set(gguf.tensors) - set(skipped)
         self._norm_means: list[float] = []
@@ -50,14 +54,25 @@ class Weights:
 
     def take(self, name: str, *shape: int) -> QuantTensor:
         """A matrix or a stack of matrices. Raises ModelError if it is missing or of another shape."""
-        packed = self._take(name, shape)
-        if packed.shape != shape:
-            packed = packed.select(0)
-        return packed if self._keep_packed else QuantTensor.from_dense(packed.dequantize())
+        return self.split(name, shape[-2:-1], *shape)[0]
+
+    def split(self, name: str, rows: Sequence[int], *shape: int) -> tuple[QuantTensor, ...]:
+        """The same, cut into parts of so many rows each."""
+        found = self._take(name, shape)
+        packed = found if found.shape == shape else found.select(0)
+        if not self._keep_packed:
+            packed = QuantTensor.from_dense(packed.dequantize())
+        parts = packed.split_rows(rows) if len(rows) > 1 else (packed,)
+        spare = [self._take_in(part) for part in parts]
+        self._taken(name, found, keep=not all(spare))
+        return parts
 
     def dense(self, name: str, *shape: int) -> Tensor:
         """A small tensor, in fp32."""
-        return self._take(name, shape).dequantize().reshape(shape)
+        packed = self._take(name, shape)
+        dense = packed.dequantize().reshape(shape)
+        self._taken(name, packed, keep=packed.type.dtype is torch.float32)
+        return dense
 
     def norm(self, name: str, size: int) -> Tensor:
         """A norm's weight; in these files it includes the checkpoint's + 1, so its mean is near 1."""
@@ -96,6 +111,10 @@ class Weights:
                 f"{self._gguf.path.name}: {name} has the shape {list(tensor.shape)}, "
                 f"but the metadata asks for {list(shape)}."
             )
+        return tensor
+
+    def _taken(self, name: str, tensor: QuantTensor, *, keep: bool) -> None:
+        if not keep:
+            self._gguf.let_go(name)
         self._done += tensor.nbytes
         self._progress(self._done, self._total)
-        return tensor

@@ -89,14 +89,21 @@ class Block:
         return self.bits(offset + index * run + byte, place * width, width)
 
 
-class RowBlock(Block):
-    """One block of a single row, as it lies in the file: every lane has the same weights."""
+class LaneBlock(Block):
+    """One row's part of a block of a panel: every lane has the same weights."""
+
+    def __init__(self, f: Function, address: Value, places: Mapping[tuple[int, str], int], lane: Value) -> None:
+        """`lane`: the row's place among the 16."""
+        super().__init__(f, address, places)
+        self._lane = lane
 
     def _load(self, offset: int, name: str) -> Value:
+        assert self._places
         types = {"unit": i32, "half": half, "byte": i8}
         key = offset, name
         if key not in self._loaded:
-            number = self.f.load(self.address + offset, types[name]).splat()
+            place = self.address + self._places[key] + self._lane * UNITS[name]
+            number = self.f.load(place, types[name]).splat()
             self._loaded[key] = number.bitcast(_BYTES) if name == "unit" else number
         return self._loaded[key]
 
@@ -243,11 +250,6 @@ class Layout:
 
     places: Mapping[tuple[int, str], int]
     nbytes: int
-
-    @property
-    def moves(self) -> list[tuple[int, int, int]]:
-        """Offset in the file, bytes, and place of each unit."""
-        return [(offset, UNITS[name], place) for (offset, name), place in self.places.items()]
 
 
 UNITS = {"unit": 4, "half": 2, "byte": 1}

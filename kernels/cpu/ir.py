@@ -189,9 +189,13 @@ class Value:
         mask = ir.Constant(vector(i32, len(indices)), list(indices))
         return Value(self.f, self.f.b.shuffle_vector(self.v, ir.Constant(self.type, ir.Undefined), mask))
 
-    def join(self, other: Value) -> Value:
-        mask = ir.Constant(vector(i32, 2 * self.type.count), list(range(2 * self.type.count)))
+    def mix(self, other: Value, indices: Sequence[int]) -> Value:
+        """The lanes of these indices, those of `other` counted on from this one's."""
+        mask = ir.Constant(vector(i32, len(indices)), list(indices))
         return Value(self.f, self.f.b.shuffle_vector(self.v, other.v, mask))
+
+    def join(self, other: Value) -> Value:
+        return self.mix(other, range(2 * self.type.count))
 
     def lane(self, index: int) -> Value:
         return Value(self.f, self.f.b.extract_element(self.v, ir.Constant(i32, index)))

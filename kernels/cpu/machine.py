@@ -187,13 +187,10 @@ class Machine:
             self._packed[key] = self._pack(weight)
         return self._packed[key]
 
-    def readable(self, weight: QuantTensor) -> QuantTensor:
-        """The weight itself, or in float16 if its type is not known here."""
-        from kernels.cpu import matmul
-        from kernels.cpu.formats import FORMATS
-
-        known = weight.type.name in matmul.PLAIN or weight.type.name in FORMATS
-        return weight if known else self.packed(weight)[1]
+    def take_in(self, weight: QuantTensor) -> bool:
+        """Pack the weight now; whether it is not read any more where it lies."""
+        panels, kept = self.packed(weight)
+        return panels is not None or kept is not weight
 
     def whole(self, tensor: Tensor) -> Tensor:
         """The tensor without gaps, copied if need be: at once, so not while recording."""
@@ -205,10 +202,11 @@ class Machine:
         return tensor.contiguous()
 
     def _pack(self, weight: QuantTensor) -> tuple[Tensor | None, QuantTensor]:
-        from kernels.cpu import matmul
-        from kernels.cpu.formats import FORMATS, layout, panel_bytes
+        from kernels.cpu.formats import FORMATS, panel_bytes
+        from kernels.cpu.matmul import PLAIN
+        from kernels.cpu.pack import pack
 
-        if weight.type.name in matmul.PLAIN:
+        if weight.type.name in PLAIN:
             return None, weight
         form = FORMATS.get(weight.type.name)
         if form is None:
@@ -218,12 +216,10 @@ class Machine:
         stack = weight.data[None] if weight.data.dim() == 2 else weight.data
         size = -(-rows // 16) * panel_bytes(weight.type.name, columns)
         panels = self._arena.take(len(stack) * size).view(len(stack), size)
-        place = layout(weight.type.name)
-        moves = torch.tensor(place.moves)
-        words = rows, form.nbytes, columns // form.block, place.nbytes, moves, len(moves)
         pending, self._calls = self._calls, []
         for index, (source, to) in enumerate(zip(stack, panels, strict=True)):
-            self.call(matmul.pack, (), -(-rows // 16), source.contiguous(), to, *words, group=index + 1)
+            words = source.contiguous(), to, rows, columns // form.block
+            self.call(pack, (weight.type.name,), -(-rows // 16), *words, group=index + 1)
         calls, self._calls = self._calls, pending
         Runnable(self._pool, Program([], [], 0, calls)).run([], [], 0)
         return panels[0] if weight.data.dim() == 2 else panels, weight

@@ -15,7 +15,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from kernels.cpu.dot import bias, dot, prepared
-from kernels.cpu.formats import FORMATS, Block, RowBlock, layout
+from kernels.cpu.formats import FORMATS, Block, LaneBlock, layout
 from kernels.cpu.ir import LANES, Function, Value, f32, half, i8, i16, i32, i64, single, vector
 from kernels.cpu.isa import Target
 
@@ -241,18 +241,21 @@ def experts(module: ir.Module, target: Target, name: str, kind: str) -> None:
 
 
 def embed(module: ir.Module, target: Target, name: str, kind: str) -> None:
-    """Words: rows as in the file, bytes of a row, ids, out [T, K], K. A piece is an id."""
+    """Words: panels (plain types: rows), ids, out [T, K], K. A piece is an id."""
     f = Function(module, target, name)
-    source, nbytes, ids, out, columns = (f.word(i) for i in range(5))
-    row, to = source + f.load(ids + 8 * f.piece, i64) * nbytes, out + f.piece * columns * 4
+    source, ids, out, columns = (f.word(i) for i in range(4))
+    number, to = f.load(ids + 8 * f.piece, i64), out + f.piece * columns * 4
     if kind in PLAIN:
+        row = source + number * columns * PLAIN[kind]
         for lanes, k in f.lanes(columns):
             f.store(to + 4 * k, plain_numbers(f, kind, row + PLAIN[kind] * k, lanes))
         f.finish()
         return
     form = FORMATS[kind]
-    for index in f.range(0, columns / form.block):
-        block = RowBlock(f, row + index * form.nbytes)
+    place, blocks = layout(kind), columns / form.block
+    panel = source + number / LANES * blocks * place.nbytes
+    for index in f.range(0, blocks):
+        block = LaneBlock(f, panel + index * place.nbytes, place.places, number % LANES)
         d = form.d(block).lane(0)
         dmin = form.dmin(block).lane(0) if form.dmin else None
         for group in range(form.block // form.group):
@@ -264,30 +267,4 @@ def embed(module: ir.Module, target: Target, name: str, kind: str) -> None:
                 four = form.codes(block, weight).bitcast(vector(i32, LANES)).lane(0).bitcast(vector(i8, 4))
                 numbers = (four.sext(vector(i32, 4)) - form.zero).float() * scale.splat(4)
                 f.store(to + (index * form.block + weight) * 4, numbers - minimum.splat(4) if minimum else numbers)
-    f.finish()
-
-
-def pack(module: ir.Module, target: Target, name: str) -> None:
-    """Words: rows, panels, N, bytes of a block, blocks a row, bytes of a panel's block, moves, their count.
-
-    A piece is one panel. `moves` are a unit's offset, size and place, 64 bits each. Rows beyond the last repeat it.
-    """
-    f = Function(module, target, name)
-    source, panels, rows, nbytes, blocks, packed, moves, count = (f.word(i) for i in range(8))
-    row_bytes = nbytes * blocks
-    first = f.piece * LANES
-    starts = f.scratch(8 * LANES)
-    for r in range(LANES):
-        row = first + r
-        f.store(starts + 8 * r, source + (row < rows).choose(row, rows - 1) * row_bytes)
-    for block in f.range(0, blocks):
-        to_block = panels + (f.piece * blocks + block) * packed
-        for index in f.range(0, count):
-            offset, unit, place = (f.load(moves + 24 * index + 8 * i, i64) for i in range(3))
-            at = block * nbytes + offset
-            for size, type_ in ((4, i32), (2, i16), (1, i8)):
-                with f.when(unit.equals(size)):
-                    for r in range(LANES):
-                        number = f.load(f.load(starts + 8 * r, i64) + at, type_)
-                        f.store(to_block + place + size * r, number)
     f.finish()

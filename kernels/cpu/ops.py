@@ -185,10 +185,10 @@ def _check_heads(*parts: Tensor) -> None:
 
 def embedding(machine: Machine, ids: Tensor, weight: QuantTensor) -> Tensor:
     _, matmul, _ = _native()
-    kept = machine.readable(weight)
+    panels, kept = machine.packed(weight)
     columns = weight.shape[1]
     out = torch.empty(*ids.shape, columns)
-    words = kept.data, kept.data.stride(0), machine.whole(ids), out, columns
+    words = kept.data if panels is None else panels, machine.whole(ids), out, columns
     machine.call(matmul.embed, (kept.type.name,), ids.numel(), *words)
     return out
 

@@ -52,18 +52,18 @@ def load_model(
         config, notices = _describe(gguf)
         table = op_table(ops, threads or default_threads(), platformdirs.user_cache_path("qwenchat") / "native")
         keep_packed = table.column != "reference" or not _fits_unpacked(gguf)
-        weights = mtp_weights = Weights(gguf, keep_packed=keep_packed, progress=progress)
+        take_in = table.machine.take_in if table.machine else lambda tensor: not keep_packed
+        weights = mtp_weights = Weights(gguf, keep_packed=keep_packed, take_in=take_in, progress=progress)
         if not config.mtp_layers and (sidecar := find_sidecar(gguf, config)):
             files.enter_context(sidecar)
             config = dataclasses.replace(config, mtp_layers=1)
             notices = [f"Drafts come from {sidecar.path.name}, which lies beside the model."]
-            mtp_weights = Weights(sidecar, keep_packed=keep_packed, skipped=SIDECAR_SKIPPED)
+            mtp_weights = Weights(sidecar, keep_packed=keep_packed, take_in=take_in, skipped=SIDECAR_SKIPPED)
         model = REGISTRY[config.architecture](weights, mtp_weights, config, table)
         weights.finish()
         mtp_weights.finish()
         if table.machine:
-            model.warm_up()  # which packs all weights: the file's are not needed again
-            gguf.let_go()
+            model.warm_up()
     return LoadedModel(model, gguf, notices + weights.warnings)
 
 

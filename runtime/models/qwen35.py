@@ -154,7 +154,7 @@ class MoEFFN:
         e, f, h = moe.experts, moe.ff, config.hidden
         self.ffn_gate_inp = weights.take(f"{prefix}.ffn_gate_inp.weight", e, h)
         if weights.has(fused := f"{prefix}.ffn_gate_up_exps.weight"):
-            self.ffn_gate_exps, self.ffn_up_exps = weights.take(fused, e, 2 * f, h).split_rows((f, f))
+            self.ffn_gate_exps, self.ffn_up_exps = weights.split(fused, (f, f), e, 2 * f, h)
         else:
             self.ffn_gate_exps = weights.take(f"{prefix}.ffn_gate_exps.weight", e, f, h)
             self.ffn_up_exps = weights.take(f"{prefix}.ffn_up_exps.weight", e, f, h)

@@ -15,8 +15,8 @@ from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.quants import QUANTS, QuantTensor
 
 pytest.importorskip("llvmlite")
-from kernels.cpu import attend, delta, matmul, threads
-from kernels.cpu.formats import FORMATS, layout
+from kernels.cpu import attend, delta, matmul, pack, threads
+from kernels.cpu.formats import FORMATS, UNITS, layout
 from kernels.cpu.jit import Compiler
 
 TYPES = list(FORMATS)
@@ -139,7 +139,7 @@ def test_zeros_and_nan(machine: Machine) -> None:
 @pytest.mark.parametrize("name", TYPES)
 def test_a_panel_holds_every_byte_of_its_rows_once(name: str) -> None:
     form, place = FORMATS[name], layout(name)
-    covered = sorted(byte for offset, size, _ in place.moves for byte in range(offset, offset + size))
+    covered = sorted(offset + byte for offset, kind in place.places for byte in range(UNITS[kind]))
     assert covered == list(range(QUANTS[name].nbytes))
     assert (form.block, form.nbytes) == (QUANTS[name].block, QUANTS[name].nbytes)
     assert place.nbytes <= 1.02 * 16 * form.nbytes
@@ -151,6 +151,8 @@ def test_a_panel_holds_every_byte_of_its_rows_once(name: str) -> None:
         *((matmul.matmul, (name, 1)) for name in ("Q4_K", "Q8_0", "IQ4_NL", "MXFP4")),
         (matmul.matmul_plain, ("F16",)),
         (delta.delta_rule, ()),
+        (delta.delta_resume, (1,)),
+        (pack.pack, ("Q4_K",)),
         (attend.attend, ("F32", 2)),
         (attend.attend, ("I8", 2)),
         (threads.run, ()),
