@@ -174,14 +174,15 @@ class StagedState:
     `states` holds the state after each row, [T, Hv, Dv, Dk], or after the last only, [1, Hv, Dv, Dk].
     """
 
-    inputs: Tensor  # [W − 1 + T, C]: the window before, then the rows
+    inputs: Tensor  # [W − 1 + T, C]: the window before, then the rows; or of all that, the last W − 1
     states: Tensor
     rows: int
+    width: int  # W − 1
 
     def after(self, rows: int) -> RecurrentState:
-        width = self.inputs.shape[0] - self.rows
-        window = self.inputs[rows : rows + width]
-        if self.rows > width:  # of a prefill: its inputs are let go
+        end = self.inputs.shape[0] - (self.rows - rows)
+        window = self.inputs[end - self.width : end]
+        if self.rows > self.width < self.inputs.shape[0]:  # of many rows: their inputs are let go
             window = window.clone()
         return RecurrentState(window, self.states[rows - 1 - self.rows])
 

@@ -21,9 +21,9 @@ def pack(module: ir.Module, target: Target, name: str, format_: str) -> None:
     source, panels, rows, blocks = (f.word(i) for i in range(4))
     nbytes, place = FORMATS[format_].nbytes, layout(format_)
     starts = f.scratch(8 * LANES)
-    for r in f.range(0, LANES):
-        row = (f.piece * LANES + r).smaller(rows - 1)
-        f.store(starts + 8 * r, source + row * blocks * nbytes)
+    for lane in f.range(0, LANES):
+        row = (f.piece * LANES + lane).smaller(rows - 1)
+        f.store(starts + 8 * lane, source + row * blocks * nbytes)
     offsets = sorted(offset for offset, kind in place.places if kind == "unit")
     for block in f.range(0, blocks):
         to = panels + (f.piece * blocks + block) * place.nbytes

@@ -113,7 +113,8 @@ class GatedDeltaNet:
         else:
             o, last = self.ops[delta_chunk](*self.config.heads(mixed), *gates, past.state)
             states = last[None]
-        return self._output(o, z), StagedState(inputs, states, rows)
+            inputs = inputs[rows:].clone()  # all rows will be kept, so what lies before need not wait for that
+        return self._output(o, z), StagedState(inputs, states, rows, past.window.shape[0])
 
     def resume(self, x: Tensor, past: Past, *, each: bool) -> tuple[Tensor, Left]:
         """The same after a step whose rows were kept in part. With `each`, how many of these will be is open too."""
