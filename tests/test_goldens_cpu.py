@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from kernels.moe import route
+from kernels.op import Column, Op, OpTable
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 from runtime.probe import probe
@@ -69,6 +73,48 @@ def test_quantised_files_with_experts(fixtures: Path, quant: str) -> None:
     clear = best[:, -1] - best[:, -2] > 0.5
     assert clear.any()
     assert (logits.argmax(-1) == wanted.argmax(-1))[clear].all()
+
+
+class Routed:
+    """A column of the op table with a router of the test's own."""
+
+    def __init__(self, table: OpTable, router: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
+        self._table, self._router = table, router
+
+    def __getitem__(self, op: Op[Any, Any]) -> Callable[..., Any]:
+        return self._router if op is route else self._table[op]
+
+
+def routed_logits(path: Path, ops: Column, ids: list[int], router: Callable[..., Any]) -> np.ndarray:
+    model = load_model(path, ops, threads=1).model
+    for block in model.trunk.blocks:
+        block.ffn.ops = Routed(model.ops, router)  # type: ignore[assignment]
+    return model.logits(model.forward(ids, model.new_state())[-4:]).numpy()
+
+
+@pytest.mark.parametrize("quant", ["f16", "Q4_K_M", "IQ4_XS", "MXFP4"])
+def test_experts_differ_only_at_near_ties(fixtures: Path, quant: str) -> None:
+    """With the experts that the reference chooses, all is inside the tolerance; its choice is nearly this column's."""
+    path, chosen = fixtures / f"moe-{quant}.gguf", []
+    with np.load(fixtures / "moe-quants.npz") as known:
+        ids, wanted = [int(i) for i in known["ids"]], known[f"logits_{quant}"]
+
+    def watch(logits: torch.Tensor, used: int) -> tuple[torch.Tensor, torch.Tensor]:
+        weights, experts = route.reference(logits, used)
+        chosen.append(experts)
+        return weights, experts
+
+    def follow(logits: torch.Tensor, used: int) -> tuple[torch.Tensor, torch.Tensor]:
+        experts = chosen.pop(0)
+        of_chosen = logits.gather(1, experts)
+        passed_over = logits.topk(used).values[:, -1] - of_chosen.amin(1)
+        # four deviations of the difference of two logits, each inside the tolerance: thousands of choices are made
+        assert passed_over.max() <= 4 * 2**0.5 * INT8 * logits.std()
+        return of_chosen.softmax(-1), experts
+
+    assert distance(routed_logits(path, "reference", ids, watch), wanted) <= 1e-3
+    assert distance(routed_logits(path, "cpu", ids, follow), wanted) <= (1e-3 if quant in FLOATS else INT8)
+    assert not chosen
 
 
 @pytest.fixture(scope="module")
