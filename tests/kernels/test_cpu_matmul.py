@@ -73,7 +73,7 @@ def test_more_rows_of_types_with_groups_in_blocks(machine: Machine, name: str, r
     assert close(*product(machine, rows, random_weights(name, 20, 2)))
 
 
-@pytest.mark.parametrize("name", [*LIGHT, "Q4_K", "Q6_K", "Q2_K", "IQ4_XS"])
+@pytest.mark.parametrize("name", [*LIGHT, "Q4_K", "Q6_K", "Q2_K", "IQ4_XS", "IQ3_S"])
 def test_one_row_on_lesser_processors(narrow: Machine, name: str) -> None:
     assert close(*product(narrow, 1, random_weights(name, 37, 2)))
 
@@ -84,7 +84,7 @@ def test_more_rows_on_lesser_processors(narrow: Machine, name: str) -> None:
     assert close(*product(narrow, 6, random_weights(name, 37, 2)))
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "MXFP4"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "MXFP4", "IQ3_S"])
 def test_one_row_without_products_of_bytes(name: str) -> None:
     assert close(*product(Machine(1, isa.narrowed("plain")), 1, random_weights(name, 20, 2)))
 
@@ -148,7 +148,7 @@ def test_a_panel_holds_every_byte_of_its_rows_once(name: str) -> None:
 @pytest.mark.parametrize(
     ("writer", "parameters"),
     [
-        *((matmul.matmul, (name, 1)) for name in ("Q4_K", "Q8_0", "IQ4_NL", "MXFP4")),
+        *((matmul.matmul, (name, 1)) for name in ("Q4_K", "Q8_0", "IQ4_NL", "MXFP4", "IQ3_S")),
         (matmul.matmul_plain, ("F16",)),
         (delta.delta_rule, ()),
         (delta.delta_resume, (1,)),
