@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from chatapp import cli, doctor, paths, settings
+from chatapp import cli, paths, settings
 from chatapp.backend import Backend
 from chatapp.backends import Backends
 from chatapp.cli import Arguments, UsageError
@@ -60,11 +60,27 @@ def _exchange(name: str, words: Sequence[str]) -> int:
     return int(getattr(program, name)(words))
 
 
+def look_after_machine(words: Sequence[str]) -> int:
+    """`qwenchat doctor`."""
+    from chatapp import doctor
+
+    return doctor.run(words)
+
+
+def bench(words: Sequence[str]) -> int:
+    """The benchmarks: of the screen in this process, those of the runtime in one of its own."""
+    if words[:1] == ["ui"]:
+        from chatapp.bench import ui
+
+        return ui.main(words[1:])
+    return run_module("runtime.bench", words)
+
+
 # First words that are not a prompt but a program of their own, given the words after it.
 SUBCOMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
-    "bench": partial(run_module, "runtime.bench"),
+    "bench": bench,
     "models": look_after_models,
-    "doctor": doctor.run,
+    "doctor": look_after_machine,
     "export": lambda words: _exchange("export", words),
     "import": lambda words: _exchange("import_", words),
 }

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 from textual.theme import Theme
 
@@ -26,6 +28,7 @@ from chatapp.chat_screen import ChatScreen
 from chatapp.options import ChatOptions
 from chatapp.settings import Settings, Value
 from chatapp.store import Store
+from chatapp.terminal import Terminal
 from themes import DEFAULT, OwnThemes, load_themes
 
 LOOK_SECONDS = 1.0
@@ -76,6 +79,10 @@ class QwenChat(App[None]):
         self.keymap: dict[str, str] = {}
         """The keys that the settings have changed."""
         self.chat = ChatScreen(backend, store, options, clock, keep)
+
+    def get_driver_class(self) -> type[Driver]:
+        usual = super().get_driver_class()
+        return Terminal if usual is LinuxDriver else usual
 
     def _know(self, theme: Theme) -> None:
         self.themes[theme.name] = theme

@@ -17,13 +17,14 @@ from textual.widgets import Static
 
 from chatapp.figures import count
 from chatapp.markdown_view import MarkdownView
+from chatapp.message_view import MessageView
 from chatapp.plain_container import PlainContainer
 from chatapp.plain_view import PlainView
+from chatapp.rows_view import RowsView
 from chatapp.thought import ThoughtView
 from runtime.protocol import Channel, FinishReason
 
 FRAME = 1 / 12  # seconds between two drawings of a reply
-USER_ROWS = 24  # of a long message, until it is unfolded
 
 Ending = FinishReason | Literal["failed", "partial"]
 Severity = Literal["info", "warning", "error"]
@@ -46,7 +47,10 @@ ONLY: Versions = (1, 1)
 
 
 class Block(Widget):
-    """One entry of the transcript; `node` is the message that it shows, if it shows one."""
+    """One entry of the transcript; `node` is the message that it shows, if it shows one.
+
+    `is_message`: somebody says it, as against what the program tells.
+    """
 
     node: int | None = None
     versions: Versions = ONLY
@@ -58,16 +62,66 @@ class Block(Widget):
         node: int
         step: int
 
+    is_message = False
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was taken off the screen."""
+        return self._pruning or not self.is_attached
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What it says, as it was written."""
+        return ()
+
+    @property
+    def copied(self) -> str:
+        """What a copy of it holds: of a reply the answer, of a message what was written."""
+        return self.texts[0] if self.texts else ""
+
+    def views(self) -> list[RowsView]:
+        """What shows its texts, in their order; without those that are not made yet."""
+        return []
+
+    async def unfold(self, number: int) -> RowsView:
+        """Show all of a text; the view that shows it."""
+        return self.views()[number]
+
+    async def fold(self) -> None:
+        """Unfold what is folded, or fold it again."""
+
     def fresh(self) -> Block:
         """The same entry, not mounted: what is kept of one that leaves the screen."""
         raise NotImplementedError
 
 
-class UserBlock(PlainView, Block):
+class UserBlock(MessageView, Block):
+    is_message = True
+
     def __init__(self, text: str, node: int | None = None, versions: Versions = ONLY) -> None:
-        super().__init__(text, USER_ROWS, foot=_versions_label(versions), classes="block")
+        super().__init__(text, foot=_versions_label(versions), classes="block")
         self.text = text
         self.node, self.versions = node, versions
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.text,)
+
+    @property
+    def copied(self) -> str:
+        return self.written
+
+    def views(self) -> list[RowsView]:
+        return [self]
+
+    async def unfold(self, number: int) -> RowsView:
+        if self.folded:
+            self.action_fold()
+        return self
+
+    async def fold(self) -> None:
+        if self.can_focus:
+            self.action_fold()
 
     def fresh(self) -> UserBlock:
         return UserBlock(self.text, self.node, self.versions)
@@ -96,6 +150,13 @@ class PageBlock(MarkdownView, Block):
         super().__init__(markdown, classes="block")
         self.markdown = markdown
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.markdown,)
+
+    def views(self) -> list[RowsView]:
+        return [self]
+
     def fresh(self) -> PageBlock:
         return PageBlock(self.markdown)
 
@@ -105,6 +166,8 @@ class ReplyBlock(Vertical, PlainContainer, Block):
 
     What comes is drawn every FRAME seconds at most.
     """
+
+    is_message = True
 
     def __init__(
         self,
@@ -147,6 +210,30 @@ class ReplyBlock(Vertical, PlainContainer, Block):
     def thought(self) -> str:
         waiting = "".join(text for channel, text in self._pending if channel == "thinking")
         return (self._thought_view.text if self._thought_view is not None else "") + waiting
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.answer, self.thought)
+
+    @property
+    def answer_view(self) -> MarkdownView:
+        return self._answer_view
+
+    def views(self) -> list[RowsView]:
+        body = self._thought_view.body if self._thought_view is not None else None
+        return [self._answer_view, *([body] if body is not None else [])]
+
+    async def unfold(self, number: int) -> RowsView:
+        if number == 0 or self._thought_view is None:
+            return self._answer_view
+        if not self._thought_view.unfolded:
+            await self._thought_view.toggle()
+        assert self._thought_view.body is not None
+        return self._thought_view.body
+
+    async def fold(self) -> None:
+        if self._thought_view is not None:
+            await self._thought_view.toggle()
 
     @property
     def ended(self) -> bool:

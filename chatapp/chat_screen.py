@@ -5,46 +5,47 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.content import Content
-from textual.widgets import Static
 
 from chatapp import commands
 from chatapp.backend import Backend
 from chatapp.blocks import ReplyBlock, UserBlock
+from chatapp.chip_row import ChipRow
 from chatapp.commands import CommandError
-from chatapp.composer import Composer
+from chatapp.completion import Completions
+from chatapp.composer import HISTORY, Composer
 from chatapp.download_line import DownloadLine
 from chatapp.history import as_block
 from chatapp.options import ChatOptions
 from chatapp.parts.comfort import ComfortPart
 from chatapp.parts.conversations import ConversationsPart
 from chatapp.parts.models import ModelsPart
-from chatapp.parts.reading import ReadingPart
+from chatapp.parts.reading import ReadingKeys, ReadingPart
 from chatapp.parts.talk import TalkPart
 from chatapp.parts.versions import VersionsPart
+from chatapp.parts.writing import WritingPart
 from chatapp.sanitize import clean
+from chatapp.search_bar import SearchBar
 from chatapp.session import Turn
 from chatapp.settings import Value
 from chatapp.stage import JumpToEnd, Stage
 from chatapp.status import StatusLine
-from chatapp.store import Store
+from chatapp.store import Store, StoreError
 from chatapp.transcript import Transcript
 from chatapp.turns import Turns
 from chatapp.waiting import Waiting
 
 QUIT_SECONDS = 3.0
 """How long a second Ctrl+C still quits."""
-HINTS = 6
-"""Commands shown while one is typed."""
 
 
-class ChatScreen(ConversationsPart, VersionsPart, TalkPart, ReadingPart, ModelsPart, ComfortPart):
+class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, ReadingPart, ModelsPart, ComfortPart):
     """Implements `commands.Chat` and `view.View`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -85,6 +86,7 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, ReadingPart, ModelsP
         Binding(
             "ctrl+o", "command('answer')", "End the thought and answer now", id="chat.answer", priority=True, show=False
         ),
+        Binding("ctrl+g", "command('editor')", "Write in your editor", id="chat.editor", priority=True, show=False),
         Binding("pageup", "page(-1)", "Scroll back", id="chat.page_up", priority=True, show=False),
         Binding("pagedown", "page(1)", "Scroll on", id="chat.page_down", priority=True, show=False),
         Binding("ctrl+home", "top", "Go to the beginning", id="chat.top", priority=True, show=False),
@@ -112,9 +114,12 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, ReadingPart, ModelsP
             yield Transcript(id="transcript")
             yield JumpToEnd(id="jump")
         with Container(id="desk"):
+            yield SearchBar(id="find")
+            yield ReadingKeys()
             yield Waiting(id="waiting")
-            yield Static("", id="hints", markup=False)
-            yield Composer(id="composer")
+            yield ChipRow(id="chips")
+            yield (completions := Completions(id="completions"))
+            yield Composer(completions, id="composer")
         yield DownloadLine(id="downloads")
         yield StatusLine(id="status")
 
@@ -138,18 +143,33 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, ReadingPart, ModelsP
         else:
             self._run(call)
 
-    @on(Composer.Changed)
-    def _typed(self, event: Composer.Changed) -> None:
-        found = commands.matches(event.text_area.text)
-        hints = self.query_one("#hints", Static)
-        hints.display = bool(found)
-        lines = [Content.assemble((f"{known.usage:<21}", "bold"), known.help) for known in found[:HINTS]]
-        hints.update(Content("\n").join(lines))
+    @on(Composer.Refused)
+    def _refused(self, event: Composer.Refused) -> None:
+        self.say(event.text, "warning")
 
-    @on(Composer.Completing)
-    def _complete(self, event: Composer.Completing) -> None:
-        if found := commands.matches(event.text):
-            self.composer.put(f"/{found[0].name}{' ' * bool(found[0].takes)}")
+    @on(Composer.Changed)
+    def _typed(self) -> None:
+        self.composer.offer()
+        self.query_one(ChipRow).show(self.composer.found, self.turns.status.context_length)
+
+    @on(Completions.Chosen)
+    def _complete(self, event: Completions.Chosen) -> None:
+        self.composer.accept(event.number)
+        self.composer.focus()
+
+    @on(ChipRow.Pressed)
+    def _unfold(self, event: ChipRow.Pressed) -> None:
+        if event.chip.paste:
+            self.composer.unfold(event.chip)
+        self.composer.focus()
+
+    @on(Composer.Editing)
+    def _edit(self) -> None:
+        self._run_named("editor")
+
+    @on(Composer.Left)
+    def _leave_composer(self) -> None:
+        self.go_to_thought()
 
     @on(Composer.Nothing)
     def _let_go(self) -> None:
@@ -239,7 +259,7 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, ReadingPart, ModelsP
     async def begin_turn(self, turn: Turn) -> None:
         if turn.cut:
             thread = self._session.thread
-            await self.transcript.show(self._blocks(thread[: -1 if turn.asked is None else -2]))
+            await self.transcript.show(self._entries_of(thread[: -1 if turn.asked is None else -2]))
         elif turn.asked is None:
             self.transcript.drop_after_user()
         if turn.asked is not None:
@@ -267,6 +287,8 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, ReadingPart, ModelsP
             self.report(error)
             await self._open(None)
         self.opened.set()
+        with suppress(StoreError):
+            self.composer.remember_earlier(await self._session.asked(HISTORY))
         if self._options.system_override is not None:
             self._session.system = self._options.system_override
         for notice in (self._store_notice, *self._options.notices):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -142,6 +141,15 @@ def _named_model(arguments: Arguments, saved: Settings) -> str | None:
     return arguments.model
 
 
+class _Version(argparse.Action):
+    """Looks the version up when it is asked for: that reads files."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        import importlib.metadata
+
+        parser.exit(message=f"qwenchat {importlib.metadata.version('qwenchat')}\n")
+
+
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         sentence = re.sub(r"^argument (\S+): ", r"\1 ", message).rstrip(".")
@@ -165,12 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--conversation", metavar="NAME", help="go on with the conversation of that name, or begin it")
     add("--resume", metavar="NAME", nargs="?", const="", help="go on with the latest conversation, or this one")
     add("--system", metavar="TEXT", help="the system prompt")
-    add(
-        "--version",
-        action="version",
-        help="the version of qwenchat",
-        version=f"qwenchat {importlib.metadata.version('qwenchat')}",
-    )
+    add("--version", action=_Version, nargs=0, help="the version of qwenchat")
     group = parser.add_argument_group("model")
     group.add_argument("--context", dest="context_length", **_setting("context_length"))
     group.add_argument("--ops", **_setting("ops"))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast, get_args
 
 from chatapp import context
 from chatapp.blocks import ONLY, Block, Ending, NoticeBlock, PageBlock, ReplyBlock, UserBlock, Versions
+from chatapp.entries import Entry
 from chatapp.store import Conversation, Node
 from runtime.protocol import FinishReason
 
@@ -19,6 +21,15 @@ def blocks_of(thread: Sequence[Node], versions: Callable[[int], Versions] = lamb
 def as_block(node: Node) -> ReplyBlock:
     """The block that shows a reply."""
     return _reply(node, ONLY)
+
+
+def entries_of(thread: Sequence[Node], versions: Callable[[int], Versions] = lambda node: ONLY) -> list[Entry]:
+    """The entries that show a thread: a long one has widgets only where they are seen."""
+
+    def made(node: Node) -> Block:
+        return _block(node, versions(node.id))
+
+    return [Entry(partial(made, node), *_texts(node), node=node.id) for node in thread]
 
 
 def title_of(conversation: Conversation) -> str:
@@ -49,6 +60,12 @@ def _reply(node: Node, versions: Versions) -> ReplyBlock:
         node=node.id,
         versions=versions,
     )
+
+
+def _texts(node: Node) -> tuple[str, ...]:
+    if node.role == "system" or "cut" in node.meta:
+        return ()
+    return (node.content,) if node.role == "user" else (node.content, node.thought)
 
 
 def _ending(node: Node) -> Ending:

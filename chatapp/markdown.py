@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from rich.cells import cell_len
 
@@ -18,13 +21,26 @@ if TYPE_CHECKING:
 
 TAB_SIZE = 4
 _BULLETS = ("•", "◦", "▪")
+_BOX = re.compile(r"\[([ xX])\](?: |$)")
+_HOST = re.compile(r"(?:https?://)?((?:[\w-]+\.)+[a-zA-Z]{2,})(?:[:/?#].*)?$")
 
 
-def render(source: str, width: int) -> list[Row]:
-    """The rows of a piece of Markdown, none wider than `width` cells. HTML is shown as text."""
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a block stands. `wrap`: long lines of code are folded; else they are rows wider than the view."""
+
+    depth: int = 0
+    wrap: bool = True
+
+
+def render(source: str, width: int, *, wrap: bool = True) -> list[Row]:
+    """The rows of a piece of Markdown, none wider than `width` cells, but for code that does not wrap.
+
+    HTML is shown as text.
+    """
     from chatapp.parse import parse  # the first paint needs no parser
 
-    return _blocks(parse(source.expandtabs(TAB_SIZE)).children, max(width, 1), 0)
+    return _blocks(parse(source.expandtabs(TAB_SIZE)).children, max(width, 1), _Place(wrap=wrap))
 
 
 def plain(text: str | Sequence[Span], width: int) -> list[Row]:
@@ -37,55 +53,71 @@ def plain(text: str | Sequence[Span], width: int) -> list[Row]:
     return [row for line in lines for row in break_rows(_expanded(line), width)]
 
 
-def code_rows(spans: Sequence[Span], width: int) -> list[Row]:
+def code_rows(spans: Sequence[Span], width: int, *, wrap: bool = True) -> list[Row]:
     """One line of code on the ground of its fence, folded where it is too long."""
     inner = max(width - 2, 1)
     styled = [(text, f"fence {style}".rstrip()) for text, style in _expanded(spans)]
-    return indent(break_rows(styled, inner, fold, "fence"), (" ", "fence"), (" ", "fence"), ornament=True)
+    rows = break_rows(styled, inner, fold, "fence") if wrap else [Row(tuple(styled), fill="fence")]
+    return indent(rows, (" ", "fence"), (" ", "fence"), ornament=True)
+
+
+COPY = "copy"
+"""The word above code that copies it."""
 
 
 def fence_top(language: str, width: int) -> Row:
-    """The row above the code, with its language at the right."""
+    """The row above the code: its language and, at the right, what copies it."""
     label = language.split(maxsplit=1)[0] if language.strip() else ""
-    if cell_len(label) > width - 2:
+    room = width - 2 - len(COPY)
+    if cell_len(label) >= room:
         label = ""
-    return Row(((" " * (width - 1 - cell_len(label)), "fence"), (label, "fence label")), None, fill="fence")
+    if room < 0:
+        return Row(skip=None, fill="fence")
+    space = " " * (room - cell_len(label))
+    return Row(
+        ((" ", "fence"), (label, "fence label"), (space, "fence"), (COPY, "fence label copy")), None, fill="fence"
+    )
+
+
+def is_fence_top(row: Row) -> bool:
+    """Whether code begins below a row."""
+    return row.skip is None and bool(row.spans) and row.spans[-1] == (COPY, "fence label copy")
 
 
 FENCE_BOTTOM = Row(skip=None, fill="fence")
 
 
-def _blocks(nodes: Sequence[SyntaxTreeNode], width: int, depth: int, tight: bool = False) -> list[Row]:
+def _blocks(nodes: Sequence[SyntaxTreeNode], width: int, place: _Place, tight: bool = False) -> list[Row]:
     """The rows of blocks that follow one another."""
     rows: list[Row] = []
     for node in nodes:
         if rows and not tight:
             rows.append(BLANK)
-        rows += _BLOCKS.get(node.type, _unknown)(node, width, depth)
+        rows += _BLOCKS.get(node.type, _unknown)(node, width, place)
     return rows
 
 
-def _paragraph(node: SyntaxTreeNode, width: int, depth: int) -> list[Row]:
+def _paragraph(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
     return [row for line in _lines(node) for row in break_rows(line, width)]
 
 
-def _heading(node: SyntaxTreeNode, width: int, depth: int) -> list[Row]:
+def _heading(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
     style = node.tag if node.tag in ("h1", "h2") else "h3"
     return [row for line in _lines(node, style) for row in break_rows(line, width)]
 
 
-def _rule(node: SyntaxTreeNode, width: int, depth: int) -> list[Row]:
+def _rule(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
     return [Row((("─" * width, "rule"),), None)]
 
 
-def _fence(node: SyntaxTreeNode, width: int, depth: int) -> list[Row]:
+def _fence(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
     lines = node.content.removesuffix("\n").split("\n")
-    rows = [row for line in lines for row in code_rows([(line, "")], width)]
+    rows = [row for line in lines for row in code_rows([(line, "")], width, wrap=place.wrap)]
     return [fence_top(node.info, width), *rows, FENCE_BOTTOM]
 
 
-def _quote(node: SyntaxTreeNode, width: int, depth: int) -> list[Row]:
-    rows = _blocks(node.children, max(width - 2, 1), depth)
+def _quote(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
+    rows = _blocks(node.children, max(width - 2, 1), place)
     styled = [
         Row(tuple((text, f"quote {style}".rstrip()) for text, style in row.spans), row.skip, row.glue, row.fill)
         for row in rows
@@ -93,16 +125,18 @@ def _quote(node: SyntaxTreeNode, width: int, depth: int) -> list[Row]:
     return indent(styled, ("▎ ", "bar"), ("▎ ", "bar"), ornament=True)
 
 
-def _list(node: SyntaxTreeNode, width: int, depth: int) -> list[Row]:
+def _list(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
     ordered = node.type == "ordered_list"
     first = int(node.attrs.get("start", 1))
     tight = _tight(node)
     last = f"{first + len(node.children) - 1}."
+    deeper = replace(place, depth=place.depth + 1)
     rows: list[Row] = []
     for number, item in enumerate(node.children, start=first):
-        marker = f"{number}.".rjust(len(last)) if ordered else _BULLETS[depth % len(_BULLETS)]
+        task = None if ordered else _task(item)
+        marker = f"{number}.".rjust(len(last)) if ordered else task or _BULLETS[place.depth % len(_BULLETS)]
         marker = f"{marker} "
-        inner = _blocks(item.children, max(width - len(marker), 1), depth + 1, tight) or [BLANK]
+        inner = _blocks(item.children, max(width - len(marker), 1), deeper, tight) or [BLANK]
         if rows and not tight:
             rows.append(BLANK)
         rows += indent(inner, (marker, "marker"), (" " * len(marker), ""), ornament=False)
@@ -114,7 +148,23 @@ def _tight(node: SyntaxTreeNode) -> bool:
     return all(child.hidden for item in node.children for child in item.children if child.type == "paragraph")
 
 
-def _table(node: SyntaxTreeNode, width: int, depth: int) -> list[Row]:
+def _task(item: SyntaxTreeNode) -> str | None:
+    """The box of an item of a task list, whose text loses its brackets; None for any other item."""
+    inline = next((child for child in item.walk() if child.type == "inline"), None)
+    tokens = (inline.token.children or []) if inline is not None and inline.token is not None else []
+    if not tokens or tokens[0].type != "text" or (match := _BOX.match(tokens[0].content)) is None:
+        return None
+    tokens[0].content = tokens[0].content[match.end() :]
+    return "☐" if match[1] == " " else "☑"
+
+
+def _math(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
+    """A formula as it was written, set apart."""
+    rows = [row for line in node.content.split("\n") for row in break_rows([(line, "math")], max(width - 2, 1))]
+    return indent(rows, ("  ", ""), ("  ", ""), ornament=True)
+
+
+def _table(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
     lines = [row for part in node.children for row in part.children]
     cells = [[_joined(_lines(cell)) for cell in line.children] for line in lines]
     head = lines[0].children if lines else []
@@ -126,11 +176,11 @@ def _align(cell: SyntaxTreeNode) -> Align:
     return "right" if "right" in style else "center" if "center" in style else "left"
 
 
-def _unknown(node: SyntaxTreeNode, width: int, depth: int) -> list[Row]:
+def _unknown(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
     return plain(node.content, width) if not node.is_root and node.token is not None else []
 
 
-_BLOCKS: dict[str, Callable[[SyntaxTreeNode, int, int], list[Row]]] = {
+_BLOCKS: dict[str, Callable[[SyntaxTreeNode, int, _Place], list[Row]]] = {
     "paragraph": _paragraph,
     "heading": _heading,
     "hr": _rule,
@@ -140,6 +190,7 @@ _BLOCKS: dict[str, Callable[[SyntaxTreeNode, int, int], list[Row]]] = {
     "bullet_list": _list,
     "ordered_list": _list,
     "table": _table,
+    "math_block": _math,
 }
 
 _MARKS = {"strong": "strong", "em": "em", "s": "strike", "link": "link"}
@@ -156,9 +207,15 @@ def _lines(node: SyntaxTreeNode, style: str = "") -> list[list[Span]]:
         if kind.endswith("_open"):
             stack.append(_mark(token))
         elif kind.endswith("_close"):
-            stack.pop()
+            mark = stack.pop()
+            if mark.startswith("link @") and (host := _other_host(lines, mark)):
+                lines[-1].append((f" ({host})", "muted"))
         elif kind in ("softbreak", "hardbreak"):
             lines.append([])
+        elif kind == "math_inline":
+            first, *more = token.content.split("\n")
+            lines[-1].append((first, " ".join([*stack, "math"])))
+            lines += [[(line, " ".join([*stack, "math"]))] for line in more]
         elif kind == "code_inline":
             lines[-1].append((token.content, " ".join([*stack, "code"])))
         elif kind == "image":
@@ -172,6 +229,18 @@ def _mark(token: Token) -> str:
     """The style of an opening mark; a link carries its address, which holds no spaces."""
     name = _MARKS[token.type.removesuffix("_open")]
     return f"link @{token.attrs['href']}" if name == "link" else name
+
+
+def _other_host(lines: list[list[Span]], mark: str) -> str:
+    """The host that a link leads to, where its text names another one."""
+    text = ""
+    for part, style in reversed(lines[-1]):
+        if mark not in style:
+            break
+        text = part + text
+    named = _HOST.match(text.strip())
+    host = urlsplit(mark.removeprefix("link @")).hostname or ""
+    return host if named is not None and host and named[1].casefold() != host else ""
 
 
 def _joined(lines: list[list[Span]]) -> list[Span]:

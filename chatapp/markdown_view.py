@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
-from textual import work
+from textual import events, work
+from textual.message import Message
 
-from chatapp.rows import Rows
+from chatapp.markdown import is_fence_top
+from chatapp.rows import Row, Rows
 from chatapp.rows_view import RowsView
 from chatapp.sanitize import clean
 from chatapp.stream import MarkdownStream, Piece
+from chatapp.takings import Code, Link, codes_of, links_of
 
 INLINE_CODE = 2_000
 """Characters of code that are coloured on the spot at a time; more is coloured beside the drawing."""
@@ -18,10 +22,17 @@ INLINE_CODE = 2_000
 class MarkdownView(RowsView):
     """`append` what comes, then `close`."""
 
+    @dataclass
+    class Copying(Message):
+        """The word above some code is clicked."""
+
+        code: Code
+
     def __init__(self, text: str = "", *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._waiting = text
         self._ended = bool(text)
+        self._wrap = True
         self._stream: MarkdownStream | None = None
         self._coloured = 0
         self._uncoloured: list[Piece] = []
@@ -45,6 +56,51 @@ class MarkdownView(RowsView):
             self.rows_changed(self._stream.close(), before)
             self._colour_code()
 
+    def on_mount(self) -> None:
+        self.wrap(getattr(self.screen, "code_wraps", True))
+
+    def wrap(self, on: bool) -> None:
+        """Fold long lines of code, or leave them as they are."""
+        if on == self._wrap:
+            return
+        self._wrap = on
+        if self._stream is not None:
+            before = len(self._stream)
+            self._stream.resize(self._stream.width, wrap=on)
+            self.rows_changed(0, before)
+
+    def codes(self) -> list[Code]:
+        """The blocks of code that have ended, in their order."""
+        return [code for piece in self._pieces() for code in codes_of(piece)]
+
+    def links(self) -> list[Link]:
+        """The links in their order, each address once."""
+        found = {link.address: link for piece in reversed(self._pieces()) for link in reversed(links_of(piece))}
+        return list(reversed(found.values()))
+
+    def _pieces(self) -> list[Piece]:
+        if self._stream is None and self.size.width:
+            self.lay_out(self.size.width)
+        return self._stream.pieces if self._stream is not None else []
+
+    def code_at(self, y: int) -> Code | None:
+        """The code whose top row is `y`."""
+        for piece in self._pieces():
+            if piece.start <= y < piece.end:
+                tops = [row for row in range(piece.start, piece.end) if is_fence_top(self._row(row))]
+                codes = codes_of(piece)
+                return codes[tops.index(y)] if y in tops and tops.index(y) < len(codes) else None
+        return None
+
+    def _row(self, number: int) -> Row:
+        assert self._stream is not None
+        return self._stream[number]
+
+    def on_click(self, event: events.Click) -> None:
+        if event.style.meta.get("copy") and (code := self.code_at(event.y)) is not None:
+            event.stop()
+            self.post_message(self.Copying(code))
+
     @property
     def stream(self) -> MarkdownStream | None:
         """None until the width is known."""
@@ -53,7 +109,7 @@ class MarkdownView(RowsView):
     def lay_out(self, width: int) -> Rows:
         stream = self._stream
         if stream is None:
-            stream = self._stream = MarkdownStream(width)
+            stream = self._stream = MarkdownStream(width, wrap=self._wrap)
             stream.feed(clean(self._waiting))
             self._waiting = ""
             if self._ended:

@@ -92,10 +92,11 @@ class OpenFence:
 class OpenProse:
     """Any other block without its end: rendered anew while it is short, and continued as plain text once it is long."""
 
-    def __init__(self, rows: list[Row], width: int) -> None:
+    def __init__(self, rows: list[Row], width: int, wrap: bool = True) -> None:
         self.lines: list[str] = []
         self._rows = rows
         self._width = width
+        self._wrap = wrap
         self._size = 0
         self._tail: Tail | None = None
         self._fed = 0
@@ -141,7 +142,7 @@ class OpenProse:
 
     def _render(self, source: str) -> list[Row]:
         self._parsed += len(source)
-        return render(source, self._width)
+        return render(source, self._width, wrap=self._wrap)
 
 
 def undecided(line: str) -> bool:

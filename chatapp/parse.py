@@ -9,18 +9,23 @@ from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 
+from chatapp.math_rules import add_math
+
 INLINE_LIMIT = 4_000
 """A paragraph with more characters is shown as it is: parsing its marks takes time that can grow with the square."""
 
 
 def parse(source: str) -> SyntaxTreeNode:
-    """CommonMark with tables and strikethrough; HTML stays text."""
+    """CommonMark with tables, strikethrough, mathematics and bare addresses; HTML stays text."""
     return SyntaxTreeNode(_parser().parse(source))
 
 
 @functools.cache
 def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    parser = MarkdownIt("commonmark", {"html": False, "linkify": True}).enable(["table", "strikethrough", "linkify"])
+    assert parser.linkify is not None
+    parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False})
+    add_math(parser)
     parser.core.ruler.at("inline", _inline)
     return parser
 

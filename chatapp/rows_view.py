@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar
 
@@ -16,8 +18,16 @@ from chatapp.rows import Rows, copied
 
 STYLES = (
     *("strong", "em", "strike", "code", "link", "h1", "h2", "h3", "rule", "bar", "quote", "marker", "muted"),
+    *("math", "copy", "match", "current"),
     *("fence", "label", "keyword", "type", "function", "string", "number", "comment", "inserted", "deleted", "drafted"),
 )
+
+
+# What a terminal may be told to open: nothing but printable ASCII can end up in its escape sequence.
+_LINK = re.compile(r"(https?://|mailto:)[!-~]+")
+
+Marks = Mapping[int, Sequence[tuple[int, int, bool]]]
+"""By row: the characters from one to another that are found, and whether it is the one looked at."""
 
 
 class RowsView(LaidOutOnce):
@@ -30,6 +40,30 @@ class RowsView(LaidOutOnce):
         super().__init__(id=id, classes=classes)
         self._drawn: dict[str, Style] = {}
         self._strips: dict[int, Strip] = {}
+        self._marks: Marks = {}
+        self._shift = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its rows show all of its text."""
+        return True
+
+    def mark(self, marks: Marks) -> None:
+        """Show what was found."""
+        if marks != self._marks:
+            self._marks = marks
+            self.refresh()
+
+    def shift(self, cells: int) -> None:
+        """Move code that is wider than the view, by so many cells to the left."""
+        width = self.size.width
+        rows = self.lay_out(width) if width else []
+        most = max((rows[y].cells - width + 1 for y in range(len(rows)) if rows[y].fill), default=0)
+        shift = max(min(self._shift + cells, most), 0)
+        if shift != self._shift:
+            self._shift = shift
+            self._strips.clear()
+            self.refresh()
 
     def lay_out(self, width: int) -> Rows:
         """The rows at this width; called whenever they are needed, so it keeps what it has made."""
@@ -51,6 +85,7 @@ class RowsView(LaidOutOnce):
         """Redraw from row `first` on; `before` is the number of rows there were."""
         for number in [number for number in self._strips if number >= first]:
             del self._strips[number]
+        self._marks = {number: found for number, found in self._marks.items() if number < first}
         width = self.size.width
         rows = len(self.lay_out(width)) if width else 0
         if not width or rows != before:
@@ -62,13 +97,17 @@ class RowsView(LaidOutOnce):
         strip = self._strips.get(y)
         if strip is None or strip.cell_length != self.size.width:
             strip = self._strips[y] = self._draw(y, self.size.width)
+        for start, end, current in self._marks.get(y, ()):
+            style = self._component("rows--current" if current else "rows--match")
+            strip = self._painted(strip, start - self._shift_of(y), end - self._shift_of(y), style)
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
             rows = self.lay_out(self.size.width)
             skip = rows[y].skip if y < len(rows) else None
             if skip is not None:
                 start, end = span
-                strip = self._selected(strip, max(start, skip), len(rows[y].text) if end == -1 else end)
+                end = len(rows[y].text) if end == -1 else end
+                strip = self._selected(strip, max(start, skip) - self._shift_of(y), end - self._shift_of(y))
         return strip
 
     def _draw(self, y: int, width: int) -> Strip:
@@ -79,7 +118,20 @@ class RowsView(LaidOutOnce):
         row = rows[y]
         fill = base + self._style(row.fill)
         segments = [Segment(text, fill + self._style(names)) for text, names in row.spans]
-        return Strip(segments).adjust_cell_length(width, fill).apply_offsets(0, y)
+        strip = Strip(segments)
+        if row.fill and strip.cell_length > width:  # code that does not wrap
+            shift = self._shift_of(y)
+            more = strip.cell_length > shift + width
+            strip = strip.apply_offsets(0, y).crop(shift, shift + width - more)
+            return Strip([*strip, Segment("›", fill + self._style("muted"))]) if more else strip
+        return strip.adjust_cell_length(width, fill).apply_offsets(0, y)
+
+    def _shift_of(self, y: int) -> int:
+        """How far a row is moved: as far as the others, but not beyond its end."""
+        if not self._shift:
+            return 0
+        rows = self.lay_out(self.size.width)
+        return min(self._shift, max(rows[y].cells - self.size.width, 0)) if y < len(rows) and rows[y].fill else 0
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         rows = self.lay_out(self.size.width)
@@ -95,6 +147,10 @@ class RowsView(LaidOutOnce):
         mark = self.screen.get_component_rich_style("screen--selection")
         if mark.color == mark.bgcolor:  # most themes give the selection a ground only: the text keeps its colour
             mark = Style(bgcolor=mark.bgcolor)
+        return self._painted(strip, start, end, mark)
+
+    def _painted(self, strip: Strip, start: int, end: int, mark: Style) -> Strip:
+        """`strip` with the characters from `start` to `end` in another style."""
         segments: list[Segment] = []
         position = 0
         for text, style, _ in strip:
@@ -113,8 +169,12 @@ class RowsView(LaidOutOnce):
             for name in names.split():
                 if name.startswith("@"):
                     style += Style(meta={"@click": ("app.open_link", (name[1:],))})
+                    if _LINK.fullmatch(name[1:]):
+                        style += Style(link=name[1:])
                 else:
                     style += self._component(f"rows--{name}")
+                    if name == "copy":
+                        style += Style(meta={"copy": True})
             self._drawn[names] = style
         return style
 

@@ -7,6 +7,8 @@ through, and nothing is swallowed by a sequence that never ends.
 
 from __future__ import annotations
 
+import re
+
 TAB_SIZE = 4
 
 
@@ -29,11 +31,12 @@ def _table() -> dict[int, str | None]:
 
 
 _TABLE = _table()
+_HARMFUL = re.compile("[" + "".join(map(re.escape, map(chr, _TABLE))) + "]")
 
 
 def clean(text: str) -> str:
     """`text` without anything a terminal obeys, except newlines and tabs. Pieces may be cleaned one by one."""
-    return text.translate(_TABLE)
+    return _HARMFUL.sub(lambda match: _TABLE[ord(match[0])] or "", text)
 
 
 def clean_line(text: str, limit: int = 200) -> str:

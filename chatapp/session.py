@@ -363,6 +363,10 @@ class Session:
             self._alive.release()
             self._alive = None
 
+    async def asked(self, limit: int) -> list[str]:
+        """The last messages of the user in all conversations, oldest first."""
+        return await self._in_order(lambda: self._store.asked(limit))
+
     async def conversations(self) -> list[Conversation]:
         """The saved ones, last written first."""
         return await self._in_order(lambda: self._store.conversations(limit=500))

@@ -7,17 +7,18 @@ import functools
 import math
 import os
 import tempfile
+import tomllib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-import tomlkit
-import tomlkit.exceptions
+from typing import TYPE_CHECKING, Any, Literal
 
 from chatapp.options import Draft, KvType, Notify, NotifyWhen, Ops
 from runtime.protocol import Sampling
+
+if TYPE_CHECKING:
+    import tomlkit
 
 When = Literal["now", "load", "start"]
 """At once, when a model is opened, or when the program starts."""
@@ -207,12 +208,14 @@ def load(path: Path) -> tuple[Settings, list[str]]:
     What cannot be used keeps its default. Keys that are not settings are left alone, with a sentence.
     """
     try:
-        document = _read(path)
-    except SettingsError as error:
-        return Settings(), [f"{error} The default settings are used."]
+        document = tomllib.loads(path.read_text("utf-8-sig"))
+    except FileNotFoundError:
+        document = {}
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return Settings(), [f"{_unreadable(path, error)} The default settings are used."]
     values: dict[str, Any] = {}
     warnings: list[str] = []
-    for key, value in document.unwrap().items():
+    for key, value in document.items():
         if key in TABLES and isinstance(value, dict):
             values[key] = value
             continue
@@ -238,26 +241,33 @@ def update(path: Path, changes: Mapping[str, Value]) -> Settings:
             raise SettingsError(f"{_shown(name)} is not a setting.")
         check(name, value)
     document = _read(path)
-    before = tomlkit.dumps(document)
+    before = document.as_string()
     for name, value in changes.items():
         if value is None:
             document.pop(name, None)
         elif document.get(name) != value or type(document[name].unwrap()) is not type(value):
             document[name] = value
-    if (text := tomlkit.dumps(document)) != before:
+    if (text := document.as_string()) != before:
         _write(path, text)
     return load(path)[0]
 
 
 def _read(path: Path) -> tomlkit.TOMLDocument:
+    """For a change that keeps what it does not change. Raises SettingsError."""
+    import tomlkit.exceptions  # which takes its time, and most starts change nothing
+
     try:
         return tomlkit.parse(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         return tomlkit.document()
-    except OSError as error:
-        raise SettingsError(f"The settings file {path} cannot be read: {error.strerror}.") from error
-    except (tomlkit.exceptions.TOMLKitError, UnicodeDecodeError) as error:
-        raise SettingsError(f"The settings file {path} is not valid TOML: {error}.") from error
+    except (OSError, tomlkit.exceptions.TOMLKitError, UnicodeDecodeError) as error:
+        raise SettingsError(_unreadable(path, error)) from error
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"The settings file {path} cannot be read: {error.strerror}."
+    return f"The settings file {path} is not valid TOML: {error}."
 
 
 def _write(path: Path, text: str) -> None:

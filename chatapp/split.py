@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["paragraph", "fence", "item", "quote", "table", "code"]
+Kind = Literal["paragraph", "fence", "item", "quote", "table", "code", "math"]
 
 _FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})([^\n]*)$")
 _HEADING = re.compile(r" {0,3}#{1,6}(\s|$)")
@@ -18,6 +18,9 @@ _RULE = re.compile(r" {0,3}([-*_])[ \t]*(\1[ \t]*){2,}$")
 _ITEM = re.compile(r"( {0,3})([-+*]|\d{1,9}[.)])( {1,4}(?=\S)| |\t|$)")
 _SETEXT = re.compile(r" {0,3}(=+|-+)[ \t]*$")
 _TABLE_RULE = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$")
+
+MATH = re.compile(r" {0,3}(\$\$|\\\[)")
+MATH_ENDS = {"$$": "$$", r"\[": r"\]", r"\(": r"\)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,12 @@ def opening(line: str) -> Opening | None:
     return Opening(len(match[1]), match[2], match[3].strip())
 
 
+def math_closes(line: str, opener: str, first: bool) -> bool:
+    """Whether `line` holds the end of a block of mathematics; `first`: it is the line that opens it."""
+    text = line.strip()
+    return text.endswith(MATH_ENDS[opener]) and not (first and len(text) < 2 * len(opener))
+
+
 class Splitter:
     """Call `step` with each line in turn; `kind` is that of the block that is open after it."""
 
@@ -100,6 +109,8 @@ class Splitter:
             return Step() if blank or line.startswith(("    ", "\t")) else None
         if blank:
             return Step(ends=True)
+        if self.kind == "math":
+            return Step(ends=math_closes(line, self._first, False))
         if self.kind == "paragraph":
             if self._lines == 2 and "|" in self._first and "-" in line and _TABLE_RULE.match(line):
                 self.kind = "table"
@@ -126,6 +137,9 @@ class Splitter:
             self.kind = "fence"
         elif _HEADING.match(line) or _RULE.match(line):
             return Step(starts=True, ends=True)
+        elif math := MATH.match(line):
+            self.kind, self._first = "math", math[1]
+            return Step(starts=True, ends=math_closes(line, math[1], True))
         elif match := _ITEM.match(line):
             self.kind = "item"
             self._indent = len(match[1]) + len(match[2]) + max(len(match[3].expandtabs(1)), 1)
@@ -140,7 +154,7 @@ class Splitter:
 
 def _interrupts(line: str) -> bool:
     """Whether `line` begins a block even right after the text of another."""
-    if opening(line) is not None or _HEADING.match(line) or _RULE.match(line):
+    if opening(line) is not None or _HEADING.match(line) or _RULE.match(line) or MATH.match(line):
         return True
     if _indent(line) <= 3 and line.lstrip(" ").startswith(">"):
         return True

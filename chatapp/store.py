@@ -174,6 +174,15 @@ class Store:
         """Last written first."""
         return self._conversations("WHERE deleted IS NULL ORDER BY touched DESC LIMIT ? OFFSET ?", limit, offset)
 
+    def asked(self, limit: int, longest: int = 100_000) -> list[str]:
+        """The last messages of the user in all conversations, oldest first; none longer than `longest` characters."""
+        with self.reading() as sql:
+            rows = sql.execute(
+                "SELECT content FROM nodes WHERE role = 'user' AND length(content) <= ? ORDER BY id DESC LIMIT ?",
+                (longest, limit),
+            ).fetchall()
+        return [content for (content,) in reversed(rows)]
+
     def add(
         self,
         conversation_id: str,

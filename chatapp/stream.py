@@ -32,8 +32,10 @@ class Piece:
 class MarkdownStream:
     """`rows` and, below them, `tail` are what is shown."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, wrap: bool = True) -> None:
+        """`wrap`: long lines of code are folded; while a fence is open they always are."""
         self.width = width
+        self.wrap = wrap
         self.rows: list[Row] = []
         self.tail: list[Row] = []
         self.pieces: list[Piece] = []
@@ -78,9 +80,10 @@ class MarkdownStream:
         self.tail = []
         return self._changed
 
-    def resize(self, width: int) -> None:
-        """Lay everything out again for another width."""
+    def resize(self, width: int, *, wrap: bool | None = None) -> None:
+        """Lay everything out again for another width, or with long lines of code folded or not."""
         self.width = width
+        self.wrap = self.wrap if wrap is None else wrap
         self.rows.clear()
         for piece in self.pieces:
             self._place(piece)
@@ -124,7 +127,11 @@ class MarkdownStream:
         self._start, self._spaced = len(self.rows), spaced
         if spaced and self.rows:
             self.rows.append(BLANK)
-        self._open = OpenProse(self.rows, self.width) if opening is None else OpenFence(self.rows, self.width, opening)
+        self._open = (
+            OpenProse(self.rows, self.width, self.wrap)
+            if opening is None
+            else OpenFence(self.rows, self.width, opening)
+        )
         return self._open
 
     def _finish(self) -> None:
@@ -137,7 +144,11 @@ class MarkdownStream:
             self._work += block.work
             self._open = None
             self.rows.append(FENCE_BOTTOM)
-            self.pieces.append(Piece(source, self._spaced, block.opening, self._start, len(self.rows)))
+            self.pieces.append(piece := Piece(source, self._spaced, block.opening, self._start, len(self.rows)))
+            if not self.wrap:
+                del self.rows[self._start :]
+                self._changed = min(self._changed, self._start)
+                self._place(piece)
         else:
             self._discard()
             self._place(piece := Piece(source.rstrip("\n"), self._spaced))
@@ -161,7 +172,7 @@ class MarkdownStream:
         gap = [BLANK] if piece.spaced and piece.start else []
         self._work += len(piece.source)
         if piece.opening is None:
-            return gap + render(piece.source, self.width)
+            return gap + render(piece.source, self.width, wrap=self.wrap)
         lines = piece.colours or [((line, ""),) for line in piece.source.split("\n")]
-        code = [row for line in lines for row in code_rows(line, self.width)]
+        code = [row for line in lines for row in code_rows(line, self.width, wrap=self.wrap)]
         return [*gap, fence_top(piece.opening.language, self.width), *code, FENCE_BOTTOM]

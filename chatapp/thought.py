@@ -35,7 +35,7 @@ class ThoughtView(Vertical, PlainContainer):
         self._tokens: int | None = None
         self._unfinished = False
         self.unfolded = False
-        self._body: MarkdownView | None = None
+        self.body: MarkdownView | None = None
 
     @property
     def text(self) -> str:
@@ -49,8 +49,8 @@ class ThoughtView(Vertical, PlainContainer):
     def append(self, text: str) -> None:
         """More of a running thought."""
         self._parts.append(text)
-        if self._body is not None:
-            self._body.append(text)
+        if self.body is not None:
+            self.body.append(text)
         self._tail = (self._tail + text)[-_TAIL_CHARACTERS:]
 
     def measure(self, seconds: float | None, tokens: int | None) -> None:
@@ -67,19 +67,19 @@ class ThoughtView(Vertical, PlainContainer):
             return
         self._live, self._unfinished = False, unfinished
         self.query(ThoughtTail).remove()
-        if self._body is not None:
-            self._body.close()
+        if self.body is not None:
+            self.body.close()
         self._refresh_head()
 
     async def toggle(self) -> None:
         """Unfold or fold."""
         self.unfolded = not self.unfolded
-        if self._body is None:
-            self._body = MarkdownView(self.text if not self._live else "", classes="thought--body")
+        if self.body is None:
+            self.body = MarkdownView(self.text if not self._live else "", classes="thought--body")
             if self._live:
-                self._body.append(self.text)
-            await self.mount(self._body)
-        self._body.display = self.unfolded
+                self.body.append(self.text)
+            await self.mount(self.body)
+        self.body.display = self.unfolded
         for tail in self.query(ThoughtTail):
             tail.display = not self.unfolded
         self._refresh_head()
@@ -125,7 +125,9 @@ class ThoughtHead(Static):
     """The line to click, or to press Enter on."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space", "fold", "Fold or unfold the thought", id="thought.toggle", show=False)
+        Binding("tab", "screen.thought(-1)", "Go to the thought before", id="thought.before", show=False),
+        Binding("shift+tab", "screen.thought(1)", "Go to the thought after", id="thought.after", show=False),
+        Binding("enter,space", "fold", "Fold or unfold the thought", id="thought.toggle", show=False),
     ]
     ALLOW_SELECT = False
 

@@ -1,17 +1,21 @@
-"""The blocks of a conversation: the newest are on the screen, older ones come when the user scrolls up to them."""
+"""The blocks of a conversation: the newest are on the screen, others come when the user goes there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.message import Message
-from textual.widget import AwaitMount
+from textual.widget import AwaitMount, Widget
 from textual.widgets import Static
 
 from chatapp.blocks import Block, ReplyBlock, UserBlock
+from chatapp.entries import Entry
 from chatapp.figures import plural
 from chatapp.plain_container import PlainContainer
 
@@ -20,31 +24,91 @@ SHOWN = 30
 MOST = 60
 """Blocks that are mounted at most while the view follows the end."""
 PAGE = 20
-ABOVE = 3
-"""Blocks that are mounted above one that is to be seen."""
+FAR = 60
+"""From how many blocks above on a place is shown by itself, without all that is between."""
 
 
 class Transcript(VerticalScroll, PlainContainer):
-    """Follows the end until the user scrolls up, and again once the end is reached."""
+    """Follows the end until the user scrolls up, and again once the end is reached.
+
+    Mounted are the last blocks and, where the user has gone far back, some around that place, with a gap between.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "screen.mark(-1)", "Go to the message before", id="reading.up", priority=True, show=False),
+        Binding("down", "screen.mark(1)", "Go to the next message", id="reading.down", priority=True, show=False),
+        Binding("c", "screen.copy_message", "Copy the message", id="reading.copy", priority=True, show=False),
+        Binding(
+            "b",
+            "screen.copy_code",
+            "Copy its code, one block after another",
+            id="reading.code",
+            priority=True,
+            show=False,
+        ),
+        Binding("o", "screen.open_links", "Open one of its links", id="reading.links", priority=True, show=False),
+        Binding(
+            "w", "screen.wrap_code", "Fold long lines of code, or not", id="reading.wrap", priority=True, show=False
+        ),
+        Binding(
+            "left",
+            "screen.shift_code(-8)",
+            "Move unfolded code to the right",
+            id="reading.left",
+            priority=True,
+            show=False,
+        ),
+        Binding(
+            "right",
+            "screen.shift_code(8)",
+            "Move unfolded code to the left",
+            id="reading.right",
+            priority=True,
+            show=False,
+        ),
+        Binding(
+            "enter,space",
+            "screen.fold_message",
+            "Unfold the message or its thought",
+            id="reading.fold",
+            priority=True,
+            show=False,
+        ),
+        Binding("n", "screen.found(1)", "Go to the next place found", id="reading.next", priority=True, show=False),
+        Binding(
+            "N", "screen.found(-1)", "Go to the last place found", id="reading.previous", priority=True, show=False
+        ),
+        Binding("escape", "screen.leave_reading", "Go back to writing", id="reading.leave", priority=True, show=False),
+    ]
 
     class Moved(Message):
         """What is in sight has changed: `Transcript.at_end` tells whether the end is."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._earlier: list[Block] = []
+        self._entries: list[Entry] = []
         self._loading = False
-        self._marker = EarlierMarker()
+        self.cursor: Entry | None = None
+        """The message that keys act upon while this has the focus."""
+        self._marker = HiddenMarker("↑ {} above", self.load_earlier)
+        self._gap = HiddenMarker("⋯ {} between", self.load_between)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All there is, oldest first."""
+        # What others have removed from the screen is gone.
+        self._entries = [entry for entry in self._entries if entry.block is None or not entry.block.is_gone]
+        return self._entries
 
     @property
     def blocks(self) -> list[Block]:
         """Those that are mounted, oldest first."""
-        return [child for child in self.children if isinstance(child, Block)]
+        return [entry.block for entry in self.entries if entry.block is not None]
 
     @property
     def earlier(self) -> int:
         """Blocks that are not mounted."""
-        return len(self._earlier)
+        return sum(entry.block is None for entry in self.entries)
 
     @property
     def at_end(self) -> bool:
@@ -52,34 +116,31 @@ class Transcript(VerticalScroll, PlainContainer):
 
     def compose(self) -> ComposeResult:
         yield self._marker
+        yield self._gap
 
-    async def show(self, blocks: Sequence[Block], at: int | None = None) -> None:
+    async def show(self, entries: Sequence[Entry | Block], at: int | None = None) -> None:
         """Replace everything; the end is in sight, or the block of message `at`."""
-        place = next((place for place, block in enumerate(blocks) if at is not None and block.node == at), len(blocks))
-        first = max(min(len(blocks) - SHOWN, place - ABOVE), 0)
         async with self.batch():
             await self.remove_children(self.blocks)
-            self._earlier = list(blocks[:first])
-            self._marker.tell(len(self._earlier))
+            self._entries = [Entry.later(each) if isinstance(each, Block) else each for each in entries]
             self.anchor(False)
-            await self.mount(*blocks[first:])
-        if place < len(blocks):
-            self.call_after_refresh(self._reveal, blocks[place])
-
-    def _reveal(self, block: Block) -> None:
-        """Bring a block into sight, if it is not."""
-        if block.is_mounted:
-            self.release_anchor()
-            self.scroll_to_widget(block, animate=False, immediate=True)
+            await self.mount(*[entry.made() for entry in self._entries[-SHOWN:]])
+            self._tell()
+        wanted = next((entry for entry in self._entries if at is not None and entry.node == at), None)
+        if wanted is not None:
+            block = await self.reach(wanted)
+            self.call_after_refresh(lambda: self.bring(block, 0, height=block.size.height))
 
     def add(self, block: Block) -> AwaitMount:
         """Append a block at the end; awaiting it is only needed to use its widgets at once."""
         if self.at_end:
             self._unload_old()
+        self._entries.append(Entry.of(block))
         return self.mount(block)
 
     def follow(self) -> None:
         """Go to the end and stay there."""
+        self._close_gap()
         if self.max_scroll_y > 0:
             self.anchor()
 
@@ -95,14 +156,15 @@ class Transcript(VerticalScroll, PlainContainer):
 
     async def load_earlier(self) -> None:
         """Mount a page of older blocks above, without moving what is in sight."""
-        if self._loading or not self._earlier:
+        entries = self.entries
+        top = next((place for place, entry in enumerate(entries) if entry.block is not None), len(entries))
+        if self._loading or not top:
             return
         self._loading = True
-        page, self._earlier = self._earlier[-PAGE:], self._earlier[:-PAGE]
         height, place = self.virtual_size.height, self.scroll_y
         self.release_anchor()
-        self._marker.tell(len(self._earlier))
-        await self.mount_all(page, after=self._marker)
+        await self.mount_all([entry.made() for entry in entries[max(top - PAGE, 0) : top]], after=self._marker)
+        self._tell()
 
         def restore() -> None:
             self._loading = False
@@ -110,15 +172,114 @@ class Transcript(VerticalScroll, PlainContainer):
 
         self.call_after_refresh(restore)
 
+    async def load_between(self) -> None:
+        """Mount a page of the gap, below what is above it."""
+        start, end = self._gap_range()
+        if start < end:
+            await self._mount_between(start, min(start + PAGE, end))
+
+    async def reach(self, entry: Entry) -> Block:
+        """The block of an entry, mounted together with some around it."""
+        entries = self.entries
+        place = entries.index(entry)
+        if entry.block is None:
+            self.release_anchor()
+            top = next((number for number, each in enumerate(entries) if each.block is not None), len(entries))
+            start, end = self._gap_range()
+            if place < top - FAR:
+                self._close_gap()
+                start = max(place - PAGE // 2, 0)
+                await self.mount_all([each.made() for each in entries[start : place + PAGE // 2]], after=self._marker)
+                self._tell()
+            elif place < top:
+                await self.mount_all([each.made() for each in entries[max(place - 2, 0) : top]], after=self._marker)
+                self._tell()
+            else:
+                await self._mount_between(start, min(place + PAGE // 2, end))
+        return entry.made()
+
+    async def move_cursor(self, step: int) -> bool:
+        """Mark the next message, or the one before; the first time the last one in sight. False past the end."""
+        messages = [entry for entry in self.entries if entry.is_message]
+        if not messages:
+            return False
+        if self.cursor in messages:
+            place = max(messages.index(self.cursor) + step, 0)
+            if place >= len(messages):
+                return False
+        else:
+            seen = [n for n, each in enumerate(messages) if each.block is not None and self._sees(each.block)]
+            place = seen[-1] if seen else len(messages) - 1
+        await self.set_cursor(messages[place])
+        return True
+
+    async def set_cursor(self, entry: Entry | None) -> None:
+        """Mark a message, or none."""
+        if self.cursor is not None and self.cursor.block is not None:
+            self.cursor.block.remove_class("-cursor")
+        self.cursor = entry
+        if entry is not None:
+            block = await self.reach(entry)
+            block.add_class("-cursor")
+            self.focus(scroll_visible=False)
+            self.call_after_refresh(lambda: self.bring(block, 0, height=block.size.height))
+
+    def _sees(self, block: Block) -> bool:
+        return block.region.overlaps(self.scrollable_content_region)
+
+    def bring(self, view: Widget, row: int, *, height: int = 1) -> None:
+        """Scroll so that a row of a mounted widget is in sight, with `height` rows from it on if they fit."""
+        self.release_anchor()
+        top = view.content_region.y - self.content_region.y + round(self.scroll_y) + row
+        seen = self.scrollable_content_region.height
+        if top < self.scroll_y + 1 or top + min(height, seen - 2) > self.scroll_y + seen - 1:
+            above = 1 if height > 1 else seen // 3
+            self.scroll_to(y=max(top - above, 0), animate=False, immediate=True)
+
+    def _gap_range(self) -> tuple[int, int]:
+        """The entries of the gap: those that are not mounted between some that are."""
+        entries = self.entries
+        mounted = [place for place, entry in enumerate(entries) if entry.block is not None]
+        for before, after in pairwise(mounted):
+            if after != before + 1:
+                return before + 1, after
+        return 0, 0
+
+    async def _mount_between(self, start: int, end: int) -> None:
+        anchor = self._entries[start - 1].block
+        await self.mount_all([entry.made() for entry in self._entries[start:end]], after=anchor)
+        self._tell()
+
+    def _close_gap(self) -> None:
+        """Unmount what lies above the gap."""
+        start, end = self._gap_range()
+        if end:
+            for entry in self._entries[:start]:
+                if entry.block is not None:
+                    entry.block.remove()
+                    entry.unload()
+            self._tell()
+
     def _unload_old(self) -> None:
         """Unmount the oldest blocks when there are too many."""
-        blocks = self.blocks
-        if len(blocks) < MOST:
+        self._close_gap()
+        mounted = [entry for entry in self.entries if entry.block is not None]
+        if len(mounted) < MOST:
             return
-        old = blocks[:-SHOWN]
-        self._earlier += [block.fresh() for block in old]
-        self._marker.tell(len(self._earlier))
-        self.remove_children(old)
+        for entry in mounted[:-SHOWN]:
+            assert entry.block is not None
+            entry.block.remove()
+            entry.unload()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Bring what is said of the blocks that are not mounted up to date."""
+        start, end = self._gap_range()
+        top = next((place for place, entry in enumerate(self._entries) if entry.block is not None), 0)
+        self._marker.tell(top)
+        self._gap.tell(end - start)
+        if end and (above := self._entries[start - 1].block) is not None:
+            self.move_child(self._gap, after=above)
 
     def watch_virtual_size(self) -> None:
         self._anchor_if_full()
@@ -136,24 +297,27 @@ class Transcript(VerticalScroll, PlainContainer):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         self.post_message(self.Moved())
-        if new_value <= 0 < old_value and self._earlier:
+        if new_value <= 0 < old_value and self._entries and self._entries[0].block is None:
             self.call_later(self.load_earlier)
+        elif new_value > old_value and self._gap.display and self._gap.region.overlaps(self.region):
+            self.call_later(self.load_between)
 
 
-class EarlierMarker(Static):
-    """Says how much lies above."""
+class HiddenMarker(Static):
+    """Says how many messages are not mounted here; a click brings some of them."""
 
     ALLOW_SELECT = False
 
-    def __init__(self) -> None:
+    def __init__(self, words: str, load: Callable[[], Awaitable[None]]) -> None:
         super().__init__(markup=False)
         self.display = False
+        self._words = words
+        self._load = load
 
     def tell(self, number: int) -> None:
         self.display = number > 0
-        self.update(f"↑ {plural(number, 'earlier message')}")
+        self.update(self._words.format(plural(number, "message")))
 
     async def on_click(self, event: events.Click) -> None:
         event.stop()
-        transcript = self.query_ancestor(Transcript)
-        await transcript.load_earlier()
+        await self._load()

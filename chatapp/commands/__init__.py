@@ -10,6 +10,7 @@ from chatapp.commands.help import Pages
 from chatapp.commands.conversations import Conversations
 from chatapp.commands.versions import Versions
 from chatapp.commands.talk import Talk
+from chatapp.commands.writing import Writing
 from chatapp.commands.reading import Reading
 from chatapp.commands.models import Models
 from chatapp.commands.comfort import Comfort
@@ -19,5 +20,5 @@ from chatapp.commands.registry import COMMANDS, Call, Command, CommandError, mat
 __all__ = ["COMMANDS", "Call", "Chat", "Command", "CommandError", "matches", "parse"]
 
 
-class Chat(Pages, Conversations, Versions, Talk, Reading, Models, Comfort, Protocol):
+class Chat(Pages, Conversations, Versions, Talk, Writing, Reading, Models, Comfort, Protocol):
     """All that commands can ask of the chat."""

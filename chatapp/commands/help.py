@@ -78,6 +78,7 @@ def _code(text: str) -> str:
 WRITING: tuple[tuple[str, str, str], ...] = (
     ("Enter", "Send the message; while a reply runs, it waits for its turn", ""),
     ("Shift+Enter", "Begin a new line; Ctrl+J where the terminal does not tell the two apart", ""),
+    ("@", "Send a file along: its name follows, and Tab completes it", ""),
 )
 _SLASH = (
     "To send a message that begins with a slash, double it: `//like this`. "

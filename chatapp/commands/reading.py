@@ -12,16 +12,39 @@ class Reading(Protocol):
 
     def show_drafts(self) -> None: ...
 
-    def copy_reply(self) -> None: ...
+    def copy_reply(self, what: str) -> None: ...
+
+    def find(self, words: str) -> None: ...
+
+    async def open_links(self) -> None: ...
+
+    def wrap_code(self) -> None: ...
 
     def show_cache(self) -> None: ...
 
     def drop_cache(self, *, everything: bool) -> None: ...
 
 
-@command("", "Copy the last reply as Markdown")
+@command("[code]", "Copy the last reply as Markdown, or its code")
 async def copy(chat: Reading, argument: str) -> None:
-    chat.copy_reply()
+    if argument not in ("", "code"):
+        raise CommandError("Write /copy or /copy code.")
+    chat.copy_reply(argument)
+
+
+@command("[WORDS]", "Find words in this conversation", "Ctrl+F")
+async def find(chat: Reading, argument: str) -> None:
+    chat.find(argument)
+
+
+@command("", "Open a link of this conversation")
+async def links(chat: Reading, argument: str) -> None:
+    await chat.open_links()
+
+
+@command("", "Fold long lines of code, or let them run out of sight")
+async def wrap(chat: Reading, argument: str) -> None:
+    chat.wrap_code()
 
 
 @command("", "Show which words of the last reply were drafted")

@@ -18,7 +18,8 @@ from chatapp.blocks import Block, NoticeBlock, PageBlock, Severity
 from chatapp.cache import Cache
 from chatapp.commands import Call, CommandError
 from chatapp.composer import Composer
-from chatapp.history import blocks_of
+from chatapp.entries import Entry
+from chatapp.history import blocks_of, entries_of
 from chatapp.keeping import Keeper
 from chatapp.keys import Keymap
 from chatapp.options import ChatOptions
@@ -82,7 +83,7 @@ class ChatBase(Screen[None], PlainContainer):
         return getattr(self.app, "keymap", {})
 
     def _unsent(self) -> Unsent:
-        text = self.composer.text
+        text = self.composer.message
         return Unsent("" if _COMMAND.fullmatch(text) else text, self.turns.unsent)
 
     def say(self, text: str, severity: Severity = "info") -> None:
@@ -90,6 +91,9 @@ class ChatBase(Screen[None], PlainContainer):
 
     def _blocks(self, thread: Sequence[Node]) -> list[Block]:
         return blocks_of(thread, self._session.versions)
+
+    def _entries_of(self, thread: Sequence[Node]) -> list[Entry]:
+        return entries_of(thread, self._session.versions)
 
     def show(self, markdown: str) -> None:
         self._add(PageBlock(markdown))

@@ -130,16 +130,11 @@ class ConversationsPart(VersionsPart, SidebarPart):
             except StoreError as error:
                 self.say(str(error), "error")
         self.leave_edit()
-        blocks = self._blocks(self._session.thread)
-        await self.transcript.show(blocks or [Welcome(self._opened)])
-        self.composer.forget()
-        for node in self._session.thread:
-            if node.role == "user":
-                self.composer.remember(node.content)
+        await self.transcript.show(self._entries_of(self._session.thread) or [Welcome(self._opened)])
         self.turns.reset()
         self.go_back_to(source_of(self._session.thread))
         if unsent.draft:  # above what was typed while the conversation opened
-            self.composer.put("\n".join(text for text in (unsent.draft, self.composer.text) if text))
+            self.composer.put("\n".join(text for text in (unsent.draft, self.composer.message) if text))
         if unsent.queue:
             self.turns.hold(unsent.queue)
         self._keeper.resume()

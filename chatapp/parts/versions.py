@@ -36,7 +36,7 @@ class VersionsPart(ChatBase):
         if back > len(mine):
             raise CommandError(f"You have sent {len(mine)} so far.")
         if self.editing is None:
-            self._draft = self.composer.text
+            self._draft = self.composer.message
         self._mark(False)
         self.editing = mine[-back]
         self._mark(True)
@@ -146,13 +146,5 @@ class VersionsPart(ChatBase):
             return
         self.leave_edit()
         self._version_of = shown
-        await self.transcript.show(self._blocks(self._session.thread), at=shown)
-        self._remember_messages()
+        await self.transcript.show(self._entries_of(self._session.thread), at=shown)
         self.turns.reset()
-
-    def _remember_messages(self) -> None:
-        """The composer's history is what was said in this conversation."""
-        self.composer.forget()
-        for node in self._session.thread:
-            if node.role == "user":
-                self.composer.remember(node.content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,8 @@ class TestHarmless:
         assert all(is_harmless(line) for line in chat.lines())
         for strip in chat.app.screen._compositor.render_strips():
             for segment in strip:
-                assert segment.style is None or segment.style.link is None
+                link = segment.style.link if segment.style is not None else None
+                assert link is None or re.fullmatch(r"(https?://|mailto:)[!-~]+", link)
 
     async def test_in_replies_thoughts_messages_and_notices(self, tmp_path: Path) -> None:
         attack = "\n\n".join(ATTACKS)

@@ -516,19 +516,6 @@ class TestComposer:
             await chat.idle()
             assert backend.requests[0].messages[-1].content == "one\ntwo"
 
-    async def test_a_paste_of_many_lines_is_one_message(self, tmp_path: Path) -> None:
-        backend = FakeBackend()
-        text = "\n".join(f"line {number}" for number in range(10_000))
-        async with running(backend, tmp_path) as chat:
-            chat.screen.composer.post_message(events.Paste(text.replace("\n", "\r")))
-            await chat.until(lambda: chat.screen.composer.text == text)
-            assert chat.screen.composer.size.height <= 8
-            await chat.write("!")
-            await chat.pilot.press("enter")
-            await chat.idle()
-            assert backend.requests[0].messages[-1].content == text + "!"
-            assert "9,976 more rows" in chat.text()
-
     @both
     async def test_keys_that_come_all_at_once_keep_their_order(self, tmp_path: Path) -> None:
         backend = FakeBackend()
@@ -580,16 +567,6 @@ class TestComposer:
             await chat.send(" \n ")
             await chat.pilot.pause()
             assert backend.requests == []
-
-    async def test_hints_show_the_commands_and_tab_completes(self, tmp_path: Path) -> None:
-        async with running(FakeBackend(), tmp_path) as chat:
-            await chat.write("/the")
-            await chat.pilot.pause()
-            assert "Change the colours" in chat.text()
-            await chat.pilot.press("tab")
-            assert chat.screen.composer.text == "/theme "
-            await chat.pilot.pause()
-            assert "Change the colours" not in chat.text()
 
 
 class TestTheModelOfTheNextStart:

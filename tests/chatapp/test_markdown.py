@@ -54,17 +54,67 @@ def test_html_is_shown_as_text() -> None:
 
 
 def test_a_fence_names_its_language_and_keeps_its_lines() -> None:
-    assert shown("```python extra\nif x:\n\tpass\n```", 20) == ["             python", " if x:", "     pass", ""]
+    assert shown("```python extra\nif x:\n\tpass\n```", 20) == [" python        copy", " if x:", "     pass", ""]
 
 
 def test_long_lines_of_code_are_folded_not_cut() -> None:
     rows = render("```\n" + "x" * 50 + "\n```", 22)
-    assert "".join(row.text.strip() for row in rows) == "x" * 50
+    assert "".join(row.text.strip() for row in rows[1:]) == "x" * 50
+    unfolded = render("```\n" + "x" * 50 + "\n```", 22, wrap=False)
+    assert [row.text for row in unfolded[1:]] == [" " + "x" * 50, ""]
 
 
 def test_a_link_carries_its_address_and_a_script_does_not_become_one() -> None:
     assert styles("[here](https://a.example/x)", "here") == "link @https://a.example/x"
     assert shown("[here](javascript:alert(1))") == ["[here](javascript:alert(1))"]
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("[bank.example](https://evil.example/x)", "bank.example (evil.example)"),
+        ("[https://a.example/x](https://a.example/y)", "https://a.example/x"),
+        ("[the docs](https://a.example)", "the docs"),
+        ("<https://a.example>", "https://a.example"),
+    ],
+)
+def test_a_link_that_names_another_host_tells_its_own(source: str, text: str) -> None:
+    assert shown(source, 80) == [text]
+
+
+def test_a_bare_address_is_a_link_and_a_file_name_is_none() -> None:
+    assert styles("see https://a.example/a_b_c. Then", "https://a.example/a_b_c") == "link @https://a.example/a_b_c"
+    assert shown("README.md and a@b.example", 80) == ["README.md and a@b.example"]
+    assert all(style == "" for row in render("README.md and a@b.example", 80) for _, style in row.spans)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("so $a_i * b_i$ and", "a_i * b_i"),
+        (r"so \(x_1 * y_1\) and", "x_1 * y_1"),
+        (r"so \[\frac{a}{b}\] and", r"\frac{a}{b}"),
+        (r"so $$\sum_i x_i$$ and", r"\sum_i x_i"),
+    ],
+)
+def test_formulas_stay_as_they_were_written(source: str, text: str) -> None:
+    assert styles(source, text) == "math"
+
+
+@pytest.mark.parametrize("source", ["costs $5 and $10", "US$5 or $ 6 $", "`$a_b$`", r"a \$x_1\$ b"])
+def test_prices_and_code_are_no_formulas(source: str) -> None:
+    assert all("math" not in style for row in render(source, 80) for _, style in row.spans)
+
+
+@pytest.mark.parametrize(("opener", "closer"), [("$$", "$$"), ("\\[", "\\]")])
+def test_a_block_of_formulas_holds_no_markdown(opener: str, closer: str) -> None:
+    source = f"So\n{opener}\nx = 1\n- y_1 * z_1\n{closer}\nand"
+    assert shown(source) == ["So", "", "  x = 1", "  - y_1 * z_1", "", "and"]
+    assert shown(f"{opener} x_1 {closer}") == ["   x_1"]
+
+
+def test_tasks_have_boxes() -> None:
+    assert shown("- [ ] open\n- [x] done\n- [no] task\n- plain") == ["☐ open", "☑ done", "• [no] task", "• plain"]
 
 
 TABLE = "| name | n |\n|:--|--:|\n| one | 1 |\n| three | 30 |"

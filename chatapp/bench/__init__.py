@@ -1,0 +1,1 @@
+"""Measures of the screen, each against its aim: `qwenchat bench ui`."""
