@@ -12,6 +12,7 @@ from typing import Any, Literal
 from chatapp.backend import Backend
 from chatapp.blocks import ReplyBlock
 from chatapp.choices import Choices
+from chatapp.coming import Coming
 from chatapp.drafts import DraftRecord
 from chatapp.figures import TokenRate, count
 from chatapp.jobs import Ask, GoOn, Job, Jobs, Open, Question, Retry
@@ -87,8 +88,7 @@ class Turns:
         self._unheard: list[Event] = []
         self._loading: str | None = None  # the name of the file that is being opened
         self._model: ModelInfo | None = None  # the last that was ready, also while its engine restarts
-        self._coming: asyncio.Task[None] | None = None  # a model that is opened while the old one answers
-        self._coming_state = ""
+        self._coming = Coming(backend, options, view)
         self._lost: str | None = None  # the path of a model whose engine does not come back
         backend.on_event(self._heard)
 
@@ -104,7 +104,7 @@ class Turns:
         return replace(
             self._status,
             state=" · ".join(
-                s for s in ("stopping…" if self._stopping else self._status.state, self._coming_state) if s
+                s for s in ("stopping…" if self._stopping else self._status.state, self._coming.state) if s
             ),
             model=self._loading or (model.name if model is not None else None),
             thinking=self.choices.thinking if self.choices.thinking is not None else default,
@@ -133,7 +133,7 @@ class Turns:
     @property
     def loading(self) -> bool:
         """Whether a model is being opened, or waits to be."""
-        return self._loading is not None or self._coming is not None or isinstance(self._jobs.first(), Open)
+        return self._loading is not None or self._coming.running or isinstance(self._jobs.first(), Open)
 
     def opens_beside(self, path: str) -> bool:
         """Whether the reply that runs can go on while this is opened."""
@@ -269,7 +269,7 @@ class Turns:
         first = self._jobs.first()
         if first is None or not (isinstance(first, Open) or self._backend.model is not None):
             return None
-        if isinstance(first, Open) and self._coming is not None:
+        if isinstance(first, Open) and self._coming.running:
             return None  # one after the other
         job = self._jobs.pop()
         self._storing = (job.text,) if isinstance(job, Ask) else ()
@@ -280,7 +280,7 @@ class Turns:
         await self._view.make_way()
         if isinstance(job, Open):
             if self.opens_beside(job.path):
-                self._coming = asyncio.create_task(self._load_beside(job))
+                self._coming.open(job, self._has_come)
             else:
                 await self._load(job)
             return
@@ -390,33 +390,10 @@ class Turns:
                 case _:
                     pass
 
-    async def _load_beside(self, job: Open) -> None:
-        """Open a model while the old one goes on answering; messages that are sent by then are the new one's."""
-        name = label(job.path)
-        self._coming_state = f"loading {name}"
-        try:
-            async for event in self._backend.load(self._options.load(job.path)):
-                match event:
-                    case LoadProgress(done=done, total=total) if total > 0:
-                        self._coming_state = f"loading {name} {100 * done // total} %"
-                        self._view.turns_changed()
-                    case Notice(message=message):
-                        self._view.say(message)
-                    case Ready():
-                        self._model = self._backend.model
-                        self._view.say(f"{name} answers from now on.")
-                        if job.chosen:
-                            self._view.model_chosen(job.path)
-                    case Failed(message=message):
-                        self._view.say(message, "error")
-                    case _:
-                        pass
-        except Exception as error:
-            self._view.report(error)
-        finally:
-            self._coming, self._coming_state = None, ""
-            self._view.turns_changed()
-            self._wake.set()
+    def _has_come(self) -> None:
+        """The model that was opened beside the old one is ready, or will not be."""
+        self._model = self._backend.model or self._model
+        self._wake.set()
 
     async def _reply(self, turn: Turn) -> None:
         reply = await self._view.begin_reply(turn)
