@@ -1,8 +1,8 @@
 """What memory a model takes with its context full, beside what `runtime.fit` says of it before the load.
 
-The child loads the model as the chat does, brings its state to the length of the context by a first and a last piece of
-prefill with blocks of keys and values between them, writes a token after it, and ends. What it needs is the peak of its
-anonymous memory: pages of the mapped file are read again when memory is short.
+The child loads the model as the chat does, reads a piece of a prompt, takes the memory of all keys and values that the
+context can have, reads another piece, writes a token, and ends. What it needs is the peak of its anonymous memory:
+pages of the mapped file are read again when memory is short.
 """
 
 from __future__ import annotations
@@ -80,21 +80,17 @@ def fill(load: Load) -> None:
     chat, _, _ = open_chat_model(load, lambda done, total: None)
     model, context = chat.engine.model, chat.engine.context_length
     state = chat.engine.pool.new_state()
-    chunk = min(PREFILL_CHUNK, context // 4)
+    chunk = min(PREFILL_CHUNK, context // 2)
     with torch.inference_mode():
         model.forward([_TOKEN] * chunk, state)
         state.commit()
         state.checkpoint()
-        end = context - 2 * chunk
-        if end > state.length:
-            for cache in [state.kv, *([state.mtp_kv] if state.mtp_kv else [])]:
-                cache.reserve(state.length, end - state.length)
-                for block in cache.blocks:
-                    for tensor in block.tensors.values():
-                        tensor.fill_(0)
-                cache.hold(end)
-            state.ids += [_TOKEN] * (end - state.length)
-        hidden = model.forward([_TOKEN] * chunk, state)
+        for cache in [state.kv, *([state.mtp_kv] if state.mtp_kv else [])]:
+            cache.reserve(state.length, context - state.length)
+            for block in cache.blocks:
+                for tensor in block.tensors.values():
+                    tensor.fill_(0)
+        hidden = model.forward([_TOKEN] * chunk, state)  # the peak: all blocks are there, and all rows of a piece
         state.commit()
         state.checkpoint()
         model.logits(hidden[-1:])
