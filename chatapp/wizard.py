@@ -19,6 +19,7 @@ from textual.widgets.option_list import Option
 
 from chatapp.figures import size
 from chatapp.hub import Hub, HubError
+from chatapp.sanitize import clean_line
 from chatapp.wizard_pages import (
     Row,
     download_row,
@@ -137,7 +138,7 @@ class Wizard(ModalScreen[str]):
     @on(OptionList.OptionHighlighted)
     def _tell_about(self) -> None:
         row = self._highlighted()
-        self.query_one("#wizard-about", Static).update(row.about if row else "")
+        self.query_one("#wizard-about", Static).update(clean_line(row.about, 600) if row else "")
 
     # Pages.
 
@@ -311,7 +312,7 @@ class Wizard(ModalScreen[str]):
         page = self._pages[-1]
         page.query = query
         self._moved = False
-        self.query_one("#wizard-title", Label).update(page.title)
+        self.query_one("#wizard-title", Label).update(clean_line(page.title))
         self.query_one(Input).value = query
         self._list()
 
@@ -351,4 +352,4 @@ class Wizard(ModalScreen[str]):
             if begun or not self._local:
                 self._pages[-1].rows = [note(str(error))]
             self._list()
-            self.query_one("#wizard-about", Static).update(str(error))
+            self.query_one("#wizard-about", Static).update(clean_line(str(error), 600))

@@ -115,7 +115,7 @@ class ModelsPart(ChatBase):
         self.query_one(DownloadLine).show(self.hub.running)
         name = clean_line(download.file.rpartition("/")[2])
         if download.state == "failed":
-            self.say(download.message, "error")
+            self.say(clean_line(download.message, 600), "error")
         elif download.state == "done":
             model = self.turns.model
             if (model is None or model.path == str(BUILT_IN_MODEL)) and not self.turns.loading:

@@ -15,12 +15,14 @@ from huggingface_hub import HfApi, constants, get_session, hf_hub_url
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
 from runtime.hub import names, peek
-from runtime.hub.sentences import ForeignHostError, host
+from runtime.hub.sentences import ForeignHostError, HubError, host
 
 HOSTS_VARIABLE = "QWENCHAT_HUB_HOSTS"
 TIMEOUT = 20.0  # seconds of silence
 _PUBLIC = "https://huggingface.co"
 _FOUND = 40  # repositories
+_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_OWNED = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _REPO = re.compile(r"(?:https?://[^/]+/)?([\w.-]+/[\w.-]+?)(?:/(?:tree|blob|resolve)/.*)?/?$")
 
 
@@ -106,8 +108,18 @@ def listing(repo: str) -> Listing:
         for each in info.siblings or ()
         if each.rfilename.lower().endswith(".gguf")
     ]
-    repo, commit = info.id or repo, info.sha or "main"
+    repo, commit = info.id or repo, info.sha or ""
+    if not (_OWNED.fullmatch(repo) and _HASH.fullmatch(commit)):
+        raise HubError(f"{host(constants.ENDPOINT)} does not answer as a hub does: check HF_ENDPOINT.")
+    files = [file for file in files if _harmless(file)]
     return Listing(repo, commit, bool(info.gated), info.downloads, tuple(_items(repo, commit, files)))
+
+
+def _harmless(file: HubFile) -> bool:
+    """Whether the names that a server gives can be names on this disk, below the folder that is meant."""
+    parts = file.path.split("/")
+    plain = all(part not in ("", ".", "..") and part.isprintable() and "\\" not in part for part in parts)
+    return plain and bool(_HASH.fullmatch(file.etag)) and file.size >= 0
 
 
 def _items(repo: str, commit: str, files: Iterable[HubFile]) -> list[Item]:

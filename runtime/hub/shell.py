@@ -79,9 +79,9 @@ def _list(found: argparse.Namespace, around: models.Surroundings) -> None:
         print(json.dumps([*map(asdict, here), *map(asdict, left)], indent=2))
         return
     for model in here:
-        print(_local_line(model))
+        _say(*_local_lines(model))
     for download in left:
-        print(f"{_size(download.total)}  {_percent(download)}, stopped  {download.key}")
+        _say(f"{_size(download.total)}  {_percent(download)}, stopped  {download.key}")
     if left:
         print("`qwenchat models get OWNER/NAME FILE` goes on with a download that has stopped.", file=sys.stderr)
     if not here and not left:
@@ -93,10 +93,16 @@ def folders() -> list[str]:
     return [folder for folder in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if folder]
 
 
-def _local_line(model: LocalModel) -> str:
+def _say(*lines: str) -> None:
+    """On stdout, whatever names are in it."""
+    for text in lines:
+        print(printable(text, 2000))
+
+
+def _local_lines(model: LocalModel) -> tuple[str, str]:
     state = model.problem or (model.fit.sentence if model.fit else "")
     mtp = "  drafts" if model.mtp or model.sidecar else ""
-    return f"{_size(model.bytes)}  {model.path}\n          {model.source}{mtp}: {state}"
+    return f"{_size(model.bytes)}  {model.path}", f"          {model.source}{mtp}: {state}"
 
 
 def _advise(found: argparse.Namespace, around: models.Surroundings) -> None:
@@ -114,7 +120,7 @@ def _search(found: argparse.Namespace, around: models.Surroundings) -> None:
         return
     for repo in repos:
         notes = [repo.model, "drafts" if repo.mtp else "", "gated" if repo.gated else ""]
-        print("  ".join([repo.repo, *(note for note in notes if note)]))
+        _say("  ".join([repo.repo, *(note for note in notes if note)]))
     if not repos:
         print(f"Nothing on the hub is called {printable(query)!r}.", file=sys.stderr)
 
@@ -132,9 +138,9 @@ def _print(files: Sequence[RemoteModel], as_json: bool, *, repo: bool = False) -
     for file in files:
         notes = ["here" if file.local else "", "update" if file.update else "", "drafts" if file.mtp else ""]
         name = file.key if repo else file.file
-        print("  ".join([_size(file.bytes), printable(name, 200), *(note for note in notes if note)]))
         verdict = file.problem or (file.fit.sentence if file.fit else "")
-        print(f"          {verdict}" + (f" ({file.about})" if file.about else ""))
+        about = f" ({file.about})" if file.about else ""
+        _say("  ".join([_size(file.bytes), name, *(note for note in notes if note)]), f"          {verdict}{about}")
     if not files:
         print("There is no model here that qwenchat runs.", file=sys.stderr)
 

@@ -184,6 +184,39 @@ def test_a_repository_of_another_family_is_refused_before_a_download(place: Plac
         models.listed(remote.listing(REPO), around, HERE)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rfilename": "../../../../evil.gguf"},
+        {"rfilename": "/tmp/evil.gguf"},
+        {"rfilename": "a\\b.gguf"},
+        {"rfilename": "a\x1b]52;c;evil\x07.gguf"},
+        {"lfs": {"size": 1, "sha256": "../../evil", "pointerSize": 1}},
+        {"lfs": {"size": -1, "sha256": "0" * 64, "pointerSize": 1}},
+    ],
+    ids=["up", "absolute", "backslash", "escape", "hash", "size"],
+)
+def test_names_of_a_server_that_would_leave_the_cache_are_not_taken(
+    place: Place, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    info = place.hub.info(REPO)
+    siblings = info["siblings"]
+    assert isinstance(siblings, list)
+    siblings.append({**siblings[0], **changes})
+    monkeypatch.setattr(place.hub, "info", lambda repo: info)
+    assert [item.file for item in remote.listing(REPO).items] == [FILE]
+
+
+@pytest.mark.parametrize("changes", [{"id": "../../evil"}, {"id": "a/.."}, {"sha": "../evil"}], ids=str)
+def test_a_repository_that_is_called_otherwise_is_none(
+    place: Place, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    info = place.hub.info(REPO) | changes
+    monkeypatch.setattr(place.hub, "info", lambda repo: info)
+    with pytest.raises(HubError, match="does not answer as a hub does"):
+        remote.listing(REPO)
+
+
 def test_no_model_of_a_full_disk_is_offered(place: Place, around: models.Surroundings) -> None:
     from dataclasses import replace
 
@@ -214,8 +247,8 @@ def test_the_best_for_the_machine_comes_first_and_with_drafts_where_there_are(
         place.hub.put(offer.repo, f"{offer.model}-Q4_K_M.gguf", offer.repo.encode())
         place.hub.put(offer.repo, f"{offer.model}-Q8_0.gguf", b"8" + offer.repo.encode())
     best, *others = models.advised(around, HERE)
-    # 40 GB/s read a file of 5.7 GB six times a second, one of 16.7 GB twice; 35B-A3B does not fit in 16 GB
-    assert (best.repo, best.quant, best.mtp) == ("unsloth/Qwen3.5-4B-MTP-GGUF", "Q4_K_M", True)
+    # 40 GB/s read the 5 GB that a token of the 9B needs seven times a second; larger ones do not fit in 16 GB
+    assert (best.repo, best.quant, best.mtp) == ("unsloth/Qwen3.5-9B-MTP-GGUF", "Q4_K_M", True)
     assert "Qwen3.6-35B-A3B" not in {file.name for file in others}
     place.hub.faults.api_status = 500
     with pytest.raises(HubError, match="trouble of its own"):
