@@ -34,7 +34,7 @@ _FILLED = 1.01
 _BEGINNING = 1024  # tokens
 COPIES = 4  # of the recurrent state: the live one, the next one, and two places to come back to
 _SHARE = 0.9  # of the memory that models may take
-_EFFICIENCY = 0.85  # of the bandwidth, at decoding
+_EFFICIENCY = 0.95  # of the bandwidth, at decoding: the rest goes to what reads little
 _TIED = 2560  # hidden dimensions up to which the family's head is its embeddings
 
 
