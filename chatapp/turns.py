@@ -506,7 +506,7 @@ class Turns:
                 tok_per_s=stats.decode_tok_per_s,
                 ttft_ms=stats.ttft_ms,
                 context_used=stats.context_used or None,
-                cached=stats.cached_tokens,
+                cached=stats.told()["cached_tokens"],
                 acceptance=stats.accepted / stats.drafted if stats.drafted else None,
             )
         )

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from chatapp.figures import duration
+from chatapp.figures import count, duration
 from chatapp.log import Log
-from chatapp.remote import address, failures, family, request
-from chatapp.remote.address import Address, AddressError
-from chatapp.remote.dialects import UNKNOWN, Dialect, Fetch, context_of, dialect_of, is_loaded
+from chatapp.remote import address, failures, request
+from chatapp.remote.address import AddressError
+from chatapp.remote.connection import Connection, open_connection
 from chatapp.remote.failures import ServerError
-from chatapp.remote.profiles import TIMEOUT, Credentials, Profile, ProfileError, credentials
+from chatapp.remote.profiles import Profile, ProfileError
 from chatapp.remote.stream import Reply
 from chatapp.remote.tags import Channels
 from runtime.protocol import (
@@ -35,37 +34,13 @@ from runtime.protocol import (
 if TYPE_CHECKING:
     import httpx2
 
-CONNECT_SECONDS = 10.0
 REMIND_SECONDS = 30.0
 """After this much silence the user is told of the time-out."""
 ATTEMPTS = 5
 """How often a request is made anew without the fields that the server has refused."""
-LISTED = 8
+SLACK = 64
+"""Tokens that a thought may take beyond its budget, to end its sentence."""
 DONE = object()
-
-
-@dataclass(slots=True, eq=False)
-class Connection:
-    """One server and the model on it. It is closed with its client."""
-
-    where: Address
-    url: str
-    profile: Profile
-    secret: Credentials
-    client: httpx2.AsyncClient
-    models: tuple[str, ...] = ()
-    model: str = ""
-    dialect: Dialect = UNKNOWN
-    context: int | None = None
-    bare: bool | None = None  # see `Channels`
-    refusals: request.Refusals = field(default_factory=request.Refusals)
-
-    def failure(self, error: Exception) -> ServerError:
-        """What an exception means, without secrets."""
-        if not isinstance(error, ServerError):
-            error = failures.of_transport(error, self.url, connect=CONNECT_SECONDS, silence=self.profile.timeout)
-        redact = self.secret.redact
-        return ServerError(redact(error.sentence), error.kind, error.status, redact(error.words))
 
 
 class RemoteBackend:
@@ -109,16 +84,16 @@ class RemoteBackend:
     async def load(self, command: Load) -> AsyncGenerator[Event, None]:
         kept = self._model is not None
         try:
-            # Importing the client and reading certificates takes long enough to be felt.
-            connection = await asyncio.to_thread(self._open, address.parse(command.path))
+            where = address.parse(command.path)
+            connection = await asyncio.to_thread(open_connection, where, self._profiles, self._environment)
         except (AddressError, ProfileError) as error:
             yield Failed(str(error), "load", model_kept=kept)
             return
         try:
-            notices = await self._connect(connection)
+            notices = await connection.connect()
         except Exception as error:
             found = connection.failure(error)
-            self._log.note(f"{found.sentence}")
+            self._log.note(found.sentence)
             await connection.client.aclose()
             yield Failed(found.sentence, "load", model_kept=kept)
             return
@@ -128,9 +103,9 @@ class RemoteBackend:
         before, self._connection = self._connection, connection
         if before is not None:
             await before.client.aclose()
-        self._model = _info(connection)
+        self._model = connection.info()
         for notice in notices:
-            yield Notice(connection.secret.redact(notice))
+            yield Notice(notice)
         yield Ready(self._model)
 
     def beside(self, command: Load) -> bool:
@@ -185,76 +160,6 @@ class RemoteBackend:
             await self._connection.client.aclose()
         self._model = None
 
-    # Connecting.
-
-    def _open(self, where: Address) -> Connection:
-        import httpx2
-
-        if where.profile:
-            profile = self._profiles.get(where.profile)
-            if profile is None:
-                raise ProfileError(f"There is no server {where.profile!r} in the settings.")
-        else:
-            profile = Profile("", where.server, timeout=TIMEOUT)
-        secret = credentials(profile, self._environment)
-        near = address.is_loopback(profile.url)
-        host = urlsplit(profile.url).hostname or ""
-        direct = f"all://[{host}]" if ":" in host else f"all://{host}"
-        client = httpx2.AsyncClient(
-            headers={"User-Agent": "qwenchat", **secret.headers},
-            timeout=httpx2.Timeout(profile.timeout, connect=CONNECT_SECONDS),
-            follow_redirects=False,
-            verify=not (near and profile.url.startswith("http:")),  # without TLS there are no certificates to read
-            mounts={direct: None} if near else None,  # no proxy leads to this machine
-        )
-        return Connection(where, profile.url, profile, secret, client, model=where.model or profile.model)
-
-    async def _connect(self, connection: Connection) -> list[str]:
-        """Ask the server for its models and their context. Raises what the client raises, and ServerError."""
-        notices = []
-        entries = await self._list(connection)
-        connection.models = tuple(entries)
-        if not connection.model and not entries:
-            raise ServerError("The server serves no model.")
-        if not connection.model:
-            connection.model = _choice(entries)
-            if len(entries) > 1:
-                notices.append(
-                    f"The server has {len(entries)} models, and this is {connection.model}; /model shows them."
-                )
-        if entries and connection.model not in entries:
-            some = ", ".join(list(entries)[:LISTED]) + (", …" if len(entries) > LISTED else "")
-            raise ServerError(f"The server has no model {connection.model}. It has {some}.")
-        entry = entries.get(connection.model, {})
-        fetch = _fetching(connection)
-        connection.dialect = await dialect_of(entry, fetch)
-        connection.context = context_of(entry) or await connection.dialect.context(fetch, connection.model)
-        if _in_the_open(connection):
-            notices.append("The key goes to the server unencrypted: its address begins with http, not https.")
-        return notices
-
-    async def _list(self, connection: Connection) -> dict[str, dict[str, Any]]:
-        """The server's models by their names; none where it has no list and a model is named."""
-        response = await connection.client.get(f"{connection.url}/models")
-        if response.status_code in (404, 405, 501) and connection.model:
-            return {}
-        if not response.is_success:
-            raise self._of_response(connection, response, response.text, model="")
-        try:
-            found = response.json()
-            return {entry["id"]: entry for entry in found["data"]}
-        except (ValueError, KeyError, TypeError) as error:
-            where = f"{connection.url}/models"
-            raise ServerError(f"What answers at {where} is no chat API; its address often ends in /v1.") from error
-
-    async def _ask_again(self, connection: Connection) -> None:
-        """For servers that load a model when it is first asked."""
-        if connection.context is None and connection.dialect.loads_late and connection is self._connection:
-            connection.context = await connection.dialect.context(_fetching(connection), connection.model)
-            self._model = _info(connection)
-
-    # A reply.
-
     async def _play(
         self, connection: Connection, command: Generate, emit: Callable[[Event], None], cancelled: asyncio.Event
     ) -> None:
@@ -274,15 +179,20 @@ class RemoteBackend:
             if cancelled.is_set():
                 emit(reply.finished("cancelled") if reply.begun else _nothing(command.request_id))
                 return
-            error = reading.exception()
-            if error is None:
-                await self._ask_again(connection)
-                emit(reply.finished())
-            elif isinstance(error, Exception):
-                emit(self._failed(connection, command, reply, error))
+            await reading
+            if await connection.ask_again() and connection is self._connection:
+                self._model = connection.info()
+            end = reply.finished()
+            if sentence := _over_budget(connection, command, end):
+                connection.budget_told = True
+                emit(Notice(sentence))
+            emit(end)
+        except Exception as error:
+            emit(self._failed(connection, command, reply, error))
         finally:
             stop.cancel()
-            reading.cancel()
+            if not reading.cancel() and not reading.cancelled():
+                reading.exception()  # of a reply that was stopped nobody asks for it
             if bare is None:
                 connection.bare = channels.bare
 
@@ -292,6 +202,8 @@ class RemoteBackend:
         if reply.begun and found.kind == "server":
             sentence += " What came is kept: /continue goes on from there, /retry begins anew."
         self._log.note(sentence)
+        if not isinstance(error, ServerError):
+            self._log.write(connection.secret.redact("".join(traceback.format_exception(error))))
         return Failed(sentence, found.kind, request_id=command.request_id)
 
     async def _read(
@@ -304,12 +216,7 @@ class RemoteBackend:
             wanted = connection.refusals.without(request.body(command, connection.model, connection.dialect))
             sent = {name: value for name, value in wanted.items() if name not in refused}
             try:
-                async with connection.client.stream(
-                    "POST", f"{connection.url}/chat/completions", json=sent
-                ) as response:
-                    if not response.is_success:
-                        body = (await response.aread()).decode("utf-8", "replace")
-                        raise self._of_response(connection, response, body, model=connection.model)
+                async with connection.complete(sent) as response:
                     if refused:
                         connection.refusals.add(wanted, refused)
                         emit(Notice(request.told(refused, words)))
@@ -327,34 +234,6 @@ class RemoteBackend:
                     raise
                 refused, words = (*refused, *blamed), connection.secret.redact(error.words)
         raise ServerError(f"The server refuses the request. It says: {words}")
-
-    def _of_response(self, connection: Connection, response: httpx2.Response, body: str, *, model: str) -> ServerError:
-        return failures.of_response(
-            response,
-            body,
-            model=model,
-            key_source=connection.secret.source,
-            sent_key=bool(connection.secret.source),
-        )
-
-
-def _fetching(connection: Connection) -> Fetch:
-    """Asks the server's own endpoints, of which any may be missing."""
-    import httpx2
-
-    base = address.root(connection.url)
-
-    async def fetch(path: str, body: Mapping[str, Any] | None = None) -> Any:
-        try:
-            if body is None:
-                response = await connection.client.get(base + path, timeout=CONNECT_SECONDS)
-            else:
-                response = await connection.client.post(base + path, json=body, timeout=CONNECT_SECONDS)
-            return response.json() if response.is_success else None
-        except (httpx2.HTTPError, ValueError):
-            return None
-
-    return fetch
 
 
 async def _chunks(response: httpx2.Response) -> AsyncIterator[Any]:
@@ -379,38 +258,16 @@ async def _chunks(response: httpx2.Response) -> AsyncIterator[Any]:
             raise ServerError(f"The server broke off the reply: {failures.said(event.data)}") from None
 
 
-def _info(connection: Connection) -> ModelInfo:
-    """What is known of a served model."""
-    model, url = connection.model, connection.url
-    where = Address(connection.where.server, model)
-    return ModelInfo(
-        path=str(where),
-        name=address.label(str(where)),
-        architecture="",
-        parameters=0,
-        file_bytes=0,
-        context_length=connection.context or 0,
-        trained_context=0,
-        thinking_default=family.thinks_by_default(model),
-        has_mtp=False,
-        ops=f"{connection.dialect.name} at {address.host(url)}",
-        presets=family.presets(model),
-        siblings=connection.models,
-    )
-
-
-def _choice(entries: Mapping[str, Mapping[str, Any]]) -> str:
-    """The model when none is named: one that is in memory, else the first that is not for embeddings."""
-    chat = [name for name in entries if "embed" not in name.lower()] or list(entries)
-    return next((name for name in chat if is_loaded(entries[name])), chat[0])
-
-
-def _in_the_open(connection: Connection) -> bool:
-    return (
-        bool(connection.secret.secrets)
-        and connection.url.startswith("http:")
-        and not address.is_loopback(connection.url)
-    )
+def _over_budget(connection: Connection, command: Generate, end: Finished) -> str:
+    """What the user should know of the budget of thoughts, once."""
+    budget, thought = command.thinking_budget, end.stats.thinking_tokens
+    if budget is None or command.thinking is False or connection.budget_told or end.stats.thinking_ms is None:
+        return ""
+    if connection.dialect.budget is None:
+        return f"{connection.dialect.name} takes no budget for thoughts: the model thinks as long as it likes."
+    if thought > budget + SLACK:
+        return f"The server does not keep to the budget of {count(budget)} tokens for thoughts."
+    return ""
 
 
 def _nothing(request_id: str) -> Finished:

@@ -75,8 +75,8 @@ def of_transport(error: Exception, url: str, *, connect: float, silence: float) 
     return ServerError(f"The server at {where} cannot be understood: {_full_stop(str(error) or type(error).__name__)}")
 
 
-def of_response(response: httpx2.Response, body: str, *, model: str, key_source: str, sent_key: bool) -> ServerError:
-    """For an answer that is no success. `key_source`: where the key that was sent came from."""
+def of_response(response: httpx2.Response, body: str, *, model: str, key_source: str) -> ServerError:
+    """For an answer that is no success. `key_source`: where the key that was sent came from; "" if none was."""
     status, words = response.status_code, said(body, response.headers.get("content-type", ""))
     told = f" It says: {_full_stop(words)}" if words else ""
     where = host(str(response.request.url))
@@ -84,7 +84,7 @@ def of_response(response: httpx2.Response, body: str, *, model: str, key_source:
     if response.is_redirect:
         target = clean_line(response.headers.get("location", "elsewhere"), 200)
         sentence = f"{where} sends on to {target}, which was not contacted: give that address if it is meant."
-    elif status == 401 and sent_key:
+    elif status == 401 and key_source:
         sentence = f"The server does not take the key from {key_source} (401).{told}"
     elif status == 401:
         sentence = f"The server wants a key (401): put it into the settings, with key_env.{told}"

@@ -51,8 +51,8 @@ class Reply:
             cached = _whole(progress, "cache") or 0
             yield PromptProgress(self._id, _whole(progress, "processed") or cached, total, cached)
         choices = chunk.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-        said = choice.get("delta") or choice.get("message") or {}
+        choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
+        said = _object(choice.get("delta")) or _object(choice.get("message"))
         new = 1 if self._tokens is None else self._tokens - (before or 0)
         for name in _THOUGHTS:
             if isinstance(text := said.get(name), str) and text:
@@ -137,6 +137,10 @@ class Reply:
             thinking_ms=1000 * (self._thought[1] - self._thought[0]) if self._thought else None,
             unknown=tuple(name for name, value in known.items() if value is None),
         )
+
+
+def _object(found: Any) -> dict[str, Any]:
+    return found if isinstance(found, dict) else {}
 
 
 def _whole(found: Any, name: str) -> int | None:

@@ -487,6 +487,35 @@ class TestReplies:
             await events.aclose()
 
 
+class TestTheBudgetOfThoughts:
+    def thinking(self, tokens: int, owner: str) -> ChatServer:
+        details = {"completion_tokens_details": {"reasoning_tokens": tokens}}
+
+        async def later() -> None:
+            await asyncio.sleep(0.002)
+
+        return ChatServer(
+            lambda r: streamed(think("a"), later(), think("b"), say("c"), stop(), usage(20, 200, **details)),
+            owner=owner,
+        )
+
+    @pytest.mark.parametrize(
+        ("owner", "tokens", "words"),
+        [
+            ("vllm", 64, None),
+            ("vllm", 150, "does not keep to the budget of 64 tokens"),
+            ("library", 150, "Ollama takes no budget"),
+        ],
+    )
+    async def test_that_is_not_kept_is_told_once(self, owner: str, tokens: int, words: str | None) -> None:
+        async with connected(self.thinking(tokens, owner)) as backend:
+            first = [e.message for e in await ask(backend, thinking_budget=64) if isinstance(e, Notice)]
+            second = [e.message for e in await ask(backend, thinking_budget=64) if isinstance(e, Notice)]
+        assert len(first) == (words is not None)
+        assert not words or words in first[0]
+        assert second == []
+
+
 class TestFigures:
     async def test_what_the_server_tells_is_told_and_the_rest_is_unknown(self) -> None:
         details = {"prompt_tokens_details": {"cached_tokens": 12}, "completion_tokens_details": {"reasoning_tokens": 5}}

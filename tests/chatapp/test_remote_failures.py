@@ -222,6 +222,17 @@ class TestStreams:
             assert isinstance(failed, Failed)
             assert 'a "quoted" word' in failed.message
 
+    async def test_a_fault_of_the_program_ends_the_reply_and_its_trace_is_in_the_log(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with serving(ChatServer()) as server:
+            backend = RemoteBackend({}, {}, Log(tmp_path / "log"))
+            await load(backend, server.url)
+            monkeypatch.setattr("chatapp.remote.stream.Reply.take", lambda self, chunk: 1 // 0)
+            assert isinstance((await ask(backend))[-1], Failed)
+            await backend.close()
+        assert "ZeroDivisionError" in (tmp_path / "log").read_text()
+
     @pytest.mark.parametrize(
         "chunk",
         [
@@ -238,7 +249,9 @@ class TestStreams:
         server = ChatServer(lambda request: streamed(say("a"), event(chunk), say("b"), stop()))
         async with connected(server) as backend:
             events = await ask(backend)
-            assert texts(events)[1].startswith("a"), json.dumps(chunk)
+            told = isinstance(events[-1], Failed)
+            assert texts(events)[1] == ("a" if told else "ab"), json.dumps(chunk)
+            assert told == (not isinstance(chunk, dict))
 
     async def test_a_stall_tells_its_time_out(self) -> None:
         never = asyncio.Event()
