@@ -200,7 +200,8 @@ class RemoteBackend:
         found = connection.failure(error)
         sentence = found.sentence
         if reply.begun and found.kind == "server":
-            sentence += " What came is kept: /continue goes on from there, /retry begins anew."
+            goes_on = "/continue goes on from there, " if reply.answering else ""
+            sentence += f" What came is kept: {goes_on}/retry begins anew."
         self._log.note(sentence)
         if not isinstance(error, ServerError):
             self._log.write(connection.secret.redact("".join(traceback.format_exception(error))))

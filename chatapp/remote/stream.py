@@ -40,6 +40,11 @@ class Reply:
         """Whether something of the reply has come."""
         return self._said
 
+    @property
+    def answering(self) -> bool:
+        """Whether some of the answer has come, from which it could be gone on with."""
+        return self._said and self._channel == "answer"
+
     def take(self, chunk: Any) -> Iterator[Event]:
         """The events of one chunk. Raises ServerError for one that tells an error."""
         if not isinstance(chunk, dict) or chunk.get("error"):

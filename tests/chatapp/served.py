@@ -47,6 +47,9 @@ class Served:
                     assert not isinstance(remote, Failed), remote
             yield event
 
+    def beside(self, command: Load) -> bool:
+        return self.script.beside(command)
+
     def generate(self, command: Generate) -> AsyncIterator[Event]:
         self._asked = command
         return self._remote.generate(command)
@@ -77,7 +80,9 @@ class Served:
         sent = [(message["role"], message["content"]) for message in request.body["messages"]]
         assert sent == [(message.role, message.content) for message in command.messages]
         asked = request.body.get("chat_template_kwargs", {})
-        assert asked.get("enable_thinking") == command.thinking
+        going_on = command.messages[-1].role == "assistant"  # then the thought is behind it
+        assert asked.get("enable_thinking") is (False if going_on else command.thinking)
+        assert request.body.get("continue_final_message", False) is going_on
         assert asked.get("preserve_thinking") == command.preserve_thinking
         return Answer(stream=self._stream(command, request.gone))
 

@@ -189,9 +189,16 @@ class TestStreams:
             assert texts(events) == ("why", "half of it")
             assert failed.kind == "server"
             assert "broke" in failed.message
-            assert "/continue" in failed.message
+            assert "What came is kept: /continue goes on from there, /retry begins anew." in failed.message
             server.completions = lambda request: streamed(say("ok"), stop())
             assert texts(await ask(backend)) == ("", "ok")
+
+    async def test_cut_inside_the_thought_nothing_is_offered_that_cannot_be(self) -> None:
+        server = ChatServer(lambda request: streamed(think("why"), cut=True))
+        async with connected(server) as backend:
+            failed = (await ask(backend))[-1]
+            assert isinstance(failed, Failed)
+            assert failed.message.endswith("What came is kept: /retry begins anew.")
 
     async def test_ended_without_an_end(self) -> None:
         server = ChatServer(lambda request: streamed(say("half"), done=False))

@@ -155,6 +155,22 @@ async def test_a_failure_of_the_server_keeps_the_chat_and_what_came(tmp_path: Pa
         await chat.idle()
 
 
+async def test_a_reply_that_was_cut_goes_on(tmp_path: Path) -> None:
+    server = ChatServer(lambda request: streamed(say("half of"), cut=True), models=("m",))
+    async with serving(server), both(tmp_path, server, model="server:s1") as chat:
+        await chat.ask("q")
+        await chat.until(lambda: "/continue goes on from there" in chat.words())
+        server.completions = lambda request: streamed(say(" the whole"), stop())
+        await chat.send("/continue")
+        await chat.until(lambda: chat.thread()[-1].status == "complete")
+        await chat.idle()
+        assert chat.thread()[-1].content == "half of the whole"
+        assert "half of the whole" in chat.text()
+        sent = server.bodies[-1]
+        assert sent["messages"][-1]["content"] == "half of"
+        assert sent["continue_final_message"] is True
+
+
 async def test_what_a_server_drafts_and_keeps_is_its_own(tmp_path: Path) -> None:
     async with serving(answering("x")) as server, both(tmp_path, server, model="server:s1") as chat:
         await chat.send("/draft")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import FakeBackend, Gate, end, say, think
-from harness import Chat, running
+from harness import Chat, both, running
 
 from runtime.protocol import Failed, Message
 
@@ -114,6 +114,7 @@ class TestVersions:
 
 
 class TestContinuing:
+    @both
     async def test_a_stopped_reply_goes_on_in_place(self, tmp_path: Path) -> None:
         gate, second = Gate(), Gate()
         backend = FakeBackend([think("hm", 3), say("begin"), gate], [say("ning and"), second, say(" end"), end()])
@@ -138,6 +139,7 @@ class TestContinuing:
             await chat.ask("more")
             assert sent(backend) == ["q", "beginning and end", "more"]
 
+    @both
     async def test_the_stopped_part_survives_whatever_comes_after(self, tmp_path: Path) -> None:
         backend = FakeBackend([say("begin"), end("length")], [Failed("No.", "numbers")], [say("ning")])
         async with running(backend, tmp_path) as chat:
@@ -150,6 +152,7 @@ class TestContinuing:
             await chat.send("/continue")
             await chat.until(lambda: "beginning" in chat.text())
 
+    @both
     async def test_a_reply_that_has_ended_does_not_go_on(self, tmp_path: Path) -> None:
         backend = FakeBackend()
         async with running(backend, tmp_path) as chat:
