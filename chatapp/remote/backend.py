@@ -92,7 +92,7 @@ class RemoteBackend:
         try:
             notices = await connection.connect()
         except Exception as error:
-            found = connection.failure(error)
+            found = connection.failure(error, connecting=True)
             self._log.note(found.sentence)
             await connection.client.aclose()
             yield Failed(found.sentence, "load", model_kept=kept)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import httpx2
 
 CONNECT_SECONDS = 10.0
+LIST_SECONDS = 30.0
+"""For the list of models, which no server takes long for."""
 LISTED = 8
 """Models that are named where one is missing."""
 ERROR_BYTES = 1 << 16
@@ -100,16 +102,24 @@ class Connection:
             siblings=self.models,
         )
 
-    def failure(self, error: Exception) -> ServerError:
+    def failure(self, error: Exception, *, connecting: bool = False) -> ServerError:
         """What an exception means, without secrets."""
         if not isinstance(error, ServerError):
-            error = failures.of_transport(error, self.url, connect=CONNECT_SECONDS, silence=self.profile.timeout)
+            silence = self._list_seconds if connecting else self.profile.timeout
+            error = failures.of_transport(error, self.url, connect=CONNECT_SECONDS, silence=silence)
         redact = self.secret.redact
         return ServerError(redact(error.sentence), error.kind, error.status, redact(error.words))
 
+    @property
+    def _list_seconds(self) -> float:
+        return min(LIST_SECONDS, self.profile.timeout)
+
     async def _list(self) -> dict[str, dict[str, Any]]:
         """The server's models by their names; none where it has no list and a model is named."""
-        async with self.client.stream("GET", f"{self.url}/models") as response:
+        import httpx2
+
+        patience = httpx2.Timeout(self._list_seconds, connect=CONNECT_SECONDS)
+        async with self.client.stream("GET", f"{self.url}/models", timeout=patience) as response:
             if response.status_code in (404, 405, 501) and self.model:
                 return {}
             if not response.is_success:

@@ -63,8 +63,8 @@ def of_transport(error: Exception, url: str, *, connect: float, silence: float) 
             return ServerError(f"{where} did not answer within {duration(connect)}, the time-out for connecting.")
         case httpx2.ReadTimeout() | httpx2.WriteTimeout():
             return ServerError(
-                f"The server has said nothing for {duration(silence)}, the time-out; `timeout` of its settings"
-                " changes it."
+                f"The server at {where} has said nothing for {duration(silence)}, the time-out; a `timeout` in its"
+                " settings changes that."
             )
         case httpx2.ProxyError():
             return ServerError(f"The proxy of the environment does not lead to {where}: {_full_stop(str(error))}")

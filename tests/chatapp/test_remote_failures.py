@@ -95,6 +95,15 @@ class TestConnections:
         failed = await failure(server)
         assert "is no chat API" in failed.message
 
+    async def test_a_list_that_never_comes(self) -> None:
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        server = ChatServer()
+        server.pages["/v1/models"] = streamed(never())
+        failed = await failure(server, silence=0.1)
+        assert "has said nothing for 0.1 s, the time-out" in failed.message
+
     async def test_no_model(self) -> None:
         assert (await failure(ChatServer(models=()))).message == "The server serves no model."
 
@@ -264,7 +273,7 @@ class TestStreams:
         never = asyncio.Event()
         server = ChatServer(lambda request: streamed(say("half"), never.wait(), stop()))
         failed = await failure(server, silence=0.1)
-        assert "The server has said nothing for 0.1 s, the time-out" in failed.message
+        assert "has said nothing for 0.1 s, the time-out" in failed.message
         assert "/continue" in failed.message
 
     async def test_a_stall_before_the_first_word(self) -> None:
