@@ -19,6 +19,7 @@ from runtime.protocol import (
     CacheList,
     CacheReport,
     Command,
+    Delta,
     Event,
     Finished,
     Generate,
@@ -190,6 +191,44 @@ def test_what_was_used_last_is_in_memory_when_the_first_turn_has_settled(start: 
     worker = start()
     ask(worker, "Hello", name="b")
     assert {(s.conversation_id, s.in_memory) for s in report(worker, CacheList()).states} == {("a", True), ("b", True)}
+
+
+def test_two_processes_on_one_folder_neither_lose_nor_mix_anything(
+    start: Callable[..., Threaded], tmp_path: Path
+) -> None:
+    """At the same time, each in a conversation of its own and both in one; then one of them is killed."""
+
+    def words(name: str, turns: int) -> list[str]:
+        return [*(word for i in range(turns) for word in (f"{name} {STORY} {i}", "Ay.")), f"{name} {STORY} {turns}"]
+
+    processes = [Process(), Process()]
+    texts: list[str] = []
+    try:
+        for process in processes:
+            process.send(load(snapshots=str(tmp_path / "states")))
+        for process in processes:
+            process.until(Ready)
+        for turn in range(3):
+            for name in ("own", "both"):
+                for number, process in enumerate(processes):
+                    own = f"{name} {number}" if name == "own" else name
+                    process.send(Generate("r", own, messages(*words(own, turn)), SHORT, thinking=False))
+                for process in processes:
+                    events = process.until(Settled)
+                    assert not any(isinstance(event, Notice) for event in events)
+                    texts.append("".join(event.text for event in events if isinstance(event, Delta)))
+        processes[0].child.send_signal(signal.SIGKILL)
+    finally:
+        for process in processes:
+            process.end()
+    assert texts[2::4] == texts[3::4]  # what both were asked in one conversation
+    alone, after = start(snapshots=None), start()
+    for own in ("own 0", "own 1", "both"):
+        assert ask(after, *words(own, 2), name=own).stats.prefilled_tokens <= HEADER
+        alone.send(Generate("r", own, messages(*words(own, 2)), SHORT, thinking=False))
+        events = alone.until(Settled)
+        text = "".join(event.text for event in events if isinstance(event, Delta))
+        assert text == texts[{"own 0": -4, "own 1": -3, "both": -1}[own]]
 
 
 class TestReport:
