@@ -24,7 +24,7 @@ def quantize_rows(x: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, T
     return rows.nan_to_num().round().clamp(-largest, largest).to(dtype), scale
 
 
-def store_rows_q8(
+def _store_rows_q8(
     k: Tensor,
     v: Tensor,
     keys: Sequence[Tensor],
@@ -71,4 +71,16 @@ def _cases() -> Iterator[Case]:
         yield Case(name, (q, keys, values, key_scales, value_scales, gate, start))
 
 
+def _store_cases() -> Iterator[Case]:
+    """The blocks are the results, so each case is for one use."""
+    randn = random_tensors(16)
+    for tokens, start, block, peculiar in ((1, 0, 8, 1.0), (1, 9, 8, 0.0), (21, 5, 8, 1e-42), (3, 6, 8, torch.inf)):
+        keys, values = (tuple(torch.zeros(2, block, 32, dtype=torch.int8) for _ in range(4)) for _ in range(2))
+        key_scales, value_scales = (tuple(randn(2, block) for _ in range(4)) for _ in range(2))
+        k, v = randn(tokens, 2, 32), randn(tokens, 2, 32)
+        v[-1, 1] *= peculiar
+        yield Case(f"{tokens}+{start}b{block}x{peculiar}", (k, v, keys, values, key_scales, value_scales, start))
+
+
+store_rows_q8 = Op(_store_rows_q8, _store_cases, tolerance=1e-6, cpu=native.store_rows_q8)
 attention_q8 = Op(_attention_q8, _cases, tolerance=1e-4, cpu=native.attention_q8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernels.attention import attention, rope, store_rows
-from kernels.attention_q8 import attention_q8
+from kernels.attention_q8 import attention_q8, store_rows_q8
 from kernels.conv1d import causal_conv1d, conv_resume
 from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent, delta_resume
 from kernels.moe import add_shared_expert, experts, route, swiglu
@@ -34,6 +34,7 @@ OPS: tuple[Op[Any, Any], ...] = (
     rope,
     store_rows,
     attention,
+    store_rows_q8,
     attention_q8,
     swiglu,
     route,

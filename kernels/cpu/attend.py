@@ -13,6 +13,7 @@ from kernels.cpu.matmul import PLAIN, plain_numbers
 
 _BYTES = {**PLAIN, "I8": 1}  # of a number
 _CHUNK = 64  # positions whose scores are held at a time; also the least that a split is given
+_TINY = 2.0**-126  # the smallest normal float32
 _STEP = 4  # positions whose values are added in one pass
 
 
@@ -34,6 +35,39 @@ def store_rows(module: ir.Module, target: Target, name: str, kind: str) -> None:
                 if kind == "F16":
                     number = Value(f, f.b.fptrunc(number.v, ir.VectorType(ir.HalfType(), lanes)))
                 f.store(place + PLAIN[kind] * i, number)
+    f.finish()
+
+
+def store_rows_q8(module: ir.Module, target: Target, name: str) -> None:
+    """Words: k, v [T, Hkv, D], blocks of keys, of values, of the keys' and of the values' scales, start, B, bytes of a
+    head in a block and in a block of scales, Hkv, D. A piece is a token.
+    """
+    f = Function(module, target, name)
+    k, v = f.word(0), f.word(1)
+    start, size, stride, scale_stride, heads, dim = (f.word(i) for i in range(10, 16))
+    position = start + f.piece
+    block, row = position / size, position % size
+    for head in f.range(0, heads):
+        at = (f.piece * heads + head) * dim * 4
+        for source, table in ((k, 2), (v, 4)):
+            rows, scales = (
+                f.load(f.word(word) + 8 * block, i64) + f.word(word + 1) + head * bytes_ + row * width
+                for word, bytes_, width in ((table, stride, dim), (table + 4, scale_stride, f.number(4)))
+            )
+            largest = f.variable(f.const(i32, 0))  # compared as integers, NaN is the largest number of all
+            for lanes, i in f.lanes(dim):
+                bits = f.load(source + at + 4 * i, vector(i32, lanes)) & 0x7FFFFFFF
+                most = bits.lane(0) if lanes == 1 else f.call("llvm.vector.reduce.umax.v16i32", i32, bits)
+                largest.value = largest.value.larger(most)
+            scale = largest.value.bitcast(single) / 127.0
+            f.store(scales, scale)
+            divisor = f.const(single, _TINY).larger(scale)  # which keeps NaN
+            for lanes, i in f.lanes(dim):
+                number = f.load(source + at + 4 * i, f32(lanes)) / divisor.splat(lanes)
+                number = number.equals(number).choose(number, f.zero(f32(lanes)))  # of what is not finite, no integer
+                rounded = f.call(f"llvm.rint.v{lanes}f32", f32(lanes), number)
+                whole = Value(f, f.b.fptosi(rounded.v, vector(i32, lanes)))
+                f.store(rows + i, whole.trunc(vector(i8, lanes)))
     f.finish()
 
 

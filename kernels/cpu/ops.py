@@ -244,6 +244,25 @@ def store_rows(
     )  # fmt: skip
 
 
+def store_rows_q8(
+    machine: Machine,
+    k: Tensor,
+    v: Tensor,
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    key_scales: Sequence[Tensor],
+    value_scales: Sequence[Tensor],
+    start: int,
+) -> None:
+    attend, _, _ = _native()
+    tokens, heads, dim = k.shape
+    machine.call(
+        attend.store_rows_q8, (), tokens,
+        machine.whole(k), machine.whole(v), *map(Blocks, (keys, values, key_scales, value_scales)), Position(start),
+        keys[0].shape[1], keys[0].stride(0), 4 * key_scales[0].stride(0), heads, dim,
+    )  # fmt: skip
+
+
 def attention(
     machine: Machine, q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], gate: Tensor, start: int
 ) -> Tensor:

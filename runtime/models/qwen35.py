@@ -81,7 +81,7 @@ class Attention:
         k = self.ops[rope](self.ops[rms_norm](k, self.attn_k_norm, self.eps), at.cos, at.sin)
         if cache.kind == "q8":
             scales = cache.key_scales, cache.value_scales
-            store_rows_q8(k, v, cache.keys, cache.values, *scales, at.start)
+            self.ops[store_rows_q8](k, v, cache.keys, cache.values, *scales, at.start)
         else:
             self.ops[store_rows](k, v, cache.keys, cache.values, at.start)
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from kernels.attention import attention, rope, store_rows
-from kernels.attention_q8 import attention_q8
+from kernels.attention_q8 import attention_q8, store_rows_q8
 from kernels.conv1d import causal_conv1d, conv_resume
 from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent, delta_resume
 from kernels.moe import add_shared_expert, experts, route, swiglu
@@ -191,7 +191,8 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     add_shared_expert.name: shared_formula,
 }
 
-FUNCTIONS = [op for op in OPS if op not in (store_rows, sample)]  # which give results and leave their arguments alone
+# Those that give results and leave their arguments alone.
+FUNCTIONS = [op for op in OPS if op not in (store_rows, store_rows_q8, sample)]
 CASES = [pytest.param(op, case, id=f"{op.name}-{case.id}") for op in FUNCTIONS for case in op.cases()]
 
 
@@ -244,6 +245,25 @@ def test_rows_are_stored_at_their_positions_and_nowhere_else() -> None:
                 wanted[:, start + t] = row
             store_rows.reference(k, v, keys, values, start)
             assert torch.equal(torch.cat(list(blocks), dim=1), wanted)
+
+
+def test_8_bit_rows_are_stored_with_their_scales_and_nowhere_else() -> None:
+    for case in store_rows_q8.cases():
+        k, v, keys, values, key_scales, value_scales, start = case.args
+        for rows, blocks, scales in ((k, keys, key_scales), (v, values, value_scales)):
+            before = torch.cat(list(blocks), dim=1), torch.cat(list(scales), dim=1)
+            store_rows_q8.reference(k, v, keys, values, key_scales, value_scales, start)
+            stored, scale = torch.cat(list(blocks), dim=1), torch.cat(list(scales), dim=1)
+            written = slice(start, start + len(rows))
+            for old, new in zip(before, (stored, scale), strict=True):
+                new = new.clone()
+                new[:, written] = old[:, written]
+                assert torch.equal(new, old)
+            rows = rows.transpose(0, 1)
+            finite = rows.isfinite().all(-1)
+            off = (stored[:, written].double() * scale[:, written, None].double() - rows.double()).abs().amax(-1)
+            assert (off <= scale[:, written] * 0.5001 + torch.finfo(torch.float32).tiny)[finite].all()
+            assert not scale[:, written][~finite].isfinite().any()
 
 
 def splitmix64(x: int) -> int:
