@@ -24,10 +24,12 @@ SCOPES: Mapping[str, str] = {
     "chat": "In the chat",
     "composer": "While writing",
     "thought": "On a thought",
+    "reading": "On a marked message",
+    "find": "While searching",
     "app": "Everywhere",
 }
 """What the id of a binding begins with, and the heading of such keys; others get their own name."""
-TAUGHT = ("chat", "composer", "thought", "app")
+TAUGHT = ("chat", "composer", "thought", "reading", "find", "app")
 """The scopes of the chat itself, beside those of lists and dialogues."""
 _NAMES = {"escape": "Esc", "pageup": "PgUp", "pagedown": "PgDn", "delete": "Del", "question_mark": "?", "slash": "/"}
 _KEY = re.compile(r"((ctrl|alt|shift|super|meta)\+)*[a-z0-9_]+")
