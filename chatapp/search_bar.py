@@ -52,8 +52,10 @@ class SearchBar(Horizontal):
     def open(self, words: str | None = None) -> None:
         self.display = True
         field = self.query_one(Input)
-        if words is not None:
+        if words is not None and words != field.value:
             field.value = words
+        elif field.value.strip():  # the words of the last time are looked for again
+            self.post_message(self.Asked(field.value))
         field.focus()
 
     def tell(self, place: int | None, found: int, *, looking: bool = False) -> None:

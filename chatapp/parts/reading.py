@@ -28,8 +28,13 @@ class ReadingKeys(Static):
     ALLOW_SELECT = False
 
     def __init__(self) -> None:
-        super().__init__("↑ ↓ message · C copy · B code · O links · W wrap · Enter unfold · Esc back", markup=False)
+        super().__init__(markup=False)
         self.display = False
+
+    def render(self) -> str:
+        if self.size.width < 74:
+            return "C copy · B code · O link · W wrap · Enter fold · Esc"
+        return "↑ ↓ message · C copy · B code · O links · W wrap · Enter unfold · Esc back"
 
 
 class ReadingPart(FindingPart):

@@ -209,6 +209,8 @@ class TestSearch:
             await chat.pilot.press("escape")
             await chat.until(lambda: not marked(chat))
             assert chat.screen.composer.has_focus
+            await chat.pilot.press("ctrl+f")
+            await chat.until(lambda: "4 of 4" in chat.text())
 
     async def test_it_finds_what_is_folded_and_unfolds_it(self, tmp_path: Path) -> None:
         async with running(FakeBackend([think("a hidden reason"), say("an answer")]), tmp_path) as chat:
