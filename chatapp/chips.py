@@ -47,6 +47,7 @@ class Chips:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or Path.cwd()
         self._pastes: dict[str, str] = {}
+        self._tokens: dict[str, int] = {}  # of the pastes
         self._sent: dict[str, Attached] = {}  # files of a message that is written again, as they were
         self._known: dict[Path, tuple[tuple[int, int], str, int, str]] = {}
 
@@ -61,13 +62,11 @@ class Chips:
 
     def found(self, text: str) -> list[Chip]:
         """The chips of a text, in their order."""
-        chips = [
-            Chip(
-                match.start(), match.end(), match[0][1:-1].partition(":")[0], _extent(whole), tokens(whole), paste=True
-            )
-            for match in _PASTE.finditer(text)
-            if (whole := self._pastes.get(match[0])) is not None
-        ]
+        chips = []
+        for match in _PASTE.finditer(text):
+            if match[0] in self._pastes:
+                name, _, extent = match[0][1:-1].partition(": ")
+                chips.append(Chip(*match.span(), name, extent, self._tokens[match[0]], paste=True))
         chips += [self._file(start, end, name) for start, end, name in self._mentions(text)]
         return sorted(chips, key=lambda chip: chip.start)
 
@@ -107,7 +106,7 @@ class Chips:
             if whole == text:
                 return token
         token = f"[paste {len(self._pastes) + 1}: {_extent(text)}]"
-        self._pastes[token] = text
+        self._pastes[token], self._tokens[token] = text, tokens(text)
         return token
 
     def _mentions(self, text: str) -> Iterator[tuple[int, int, str]]:
