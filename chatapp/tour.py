@@ -12,7 +12,7 @@ from chatapp import keys, settings
 from chatapp.commands import COMMANDS
 from chatapp.commands.help import taught_keys
 
-REAL_MODEL = "For a real model, get a GGUF file and open it with `/model PATH`."
+REAL_MODEL = "For a real model, type `/models` and choose one that suits your machine."
 
 
 def entries() -> list[dict[str, str]]:

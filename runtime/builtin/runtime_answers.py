@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runtime.builtin.generate import Generated, Request
+from runtime.errors import UserError
 from runtime.loading import open_chat_model
-from runtime.protocol import Delta, Finished, Generate, Load, Message, Sampling
+from runtime.protocol import Delta, Failed, Finished, Generate, Load, Message, Sampling
 
 GREEDY = Sampling(temperature=0.0, presence_penalty=0.0, repetition_penalty=1.0, max_tokens=320)
 
@@ -38,6 +39,8 @@ class RuntimeAnswers:
                 ended, closed = event.reason == "stop", event.thought_closed
                 self.drafted += event.stats.drafted
                 self.accepted += event.stats.accepted
+            elif isinstance(event, Failed):
+                raise UserError(event.message)
         return Generated(text["thinking"].strip(), text["answer"].strip(), ended, closed)
 
 

@@ -181,7 +181,7 @@ def advise(entry: Entry) -> str:
     return f"{verb} `{entry.usage or entry.name}`{key}: {entry.action}."
 
 
-@intent(16, filler=1.5, joins=True)
+@intent(20, filler=1.5, joins=True)
 def what_is_it(r: Random, world: World) -> Turn:
     entry = r.choice(world.tour.entries)
     shown = r.choice((entry.name, entry.name, entry.name, f"`{entry.name}`", _loosely(r, entry)))
@@ -199,7 +199,7 @@ def _loosely(r: Random, entry: Entry) -> str:
     return r.choice((entry.name.removeprefix("/"), entry.name.upper()))
 
 
-@intent(24, filler=1.5, joins=True)
+@intent(34, filler=1.5, joins=True)
 def how_to(r: Random, world: World) -> Turn:
     entry = r.choice(_wished(world.tour))
     wish = _wish(r, entry)
