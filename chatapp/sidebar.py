@@ -25,6 +25,7 @@ from chatapp.store import Conversation
 WIDTH = 36
 """Columns."""
 DAY = 86_400.0
+_SOFT = "$foreground 55%"
 _MODES = {"search": "Search", "rename": "New title", "tags": "Tags, with spaces between"}
 
 Mode = Literal["search", "rename", "tags"]
@@ -71,6 +72,7 @@ class Sidebar(Vertical):
         self._mode: Mode = "search"
         self._query = ""
         self._shown: dict[str, Hit] = {}
+        self._shown_query = ""
 
     def compose(self) -> ComposeResult:
         yield Static("Conversations", id="sidebar-title", markup=False)
@@ -92,18 +94,21 @@ class Sidebar(Vertical):
         before = self._highlighted()
         self._shown = {hit.conversation.id: hit for hit in hits}
         options.clear_options()
-        width = WIDTH - 4
+        width = WIDTH - 5  # the frame's columns and that of the scrollbar are none of a row
         rows: list[Option] = []
         for heading, group in _grouped(hits, time.time() if now is None else now, searched=bool(self._query)):
             if heading:
-                label = Content.styled(heading, "$text-muted bold")
+                label = Content.styled(heading, f"{_SOFT} bold")
                 rows.append(Option(label if not rows else Content("\n").join([Content(""), label]), disabled=True))
             rows += [Option(_row(hit, current, width), id=hit.conversation.id) for hit in group]
         if not rows:
             empty = "Nothing found." if self._query else "No conversations yet."
-            rows = [Option(Content.styled(empty, "$text-muted"), disabled=True)]
+            rows = [Option(Content.styled(empty, _SOFT), disabled=True)]
         options.add_options(rows)
         keys = [option.id for option in rows]
+        if self._query != self._shown_query:
+            before = None  # what is found first is meant
+        self._shown_query = self._query
         wanted = before if before in keys else current if current in keys and not self._query else None
         place = keys.index(wanted) if wanted is not None else next((i for i, key in enumerate(keys) if key), None)
         options.highlighted = place
@@ -235,11 +240,11 @@ def _row(hit: Hit, current: str | None, width: int) -> Content:
     )
     line = Content("").join([title, Content.styled(tags, "$text-accent")]).truncate(room, ellipsis=True)
     gap = Content(" " * (width - line.cell_length - cell_len(when)))
-    first = Content("").join([line, gap, Content.styled(when, "$text-muted")])
+    first = Content("").join([line, gap, Content.styled(when, _SOFT)])
     if not hit.snippet:
         return first
     text, marks = _around(hit.snippet, hit.marks, width)
-    snippet = Content.styled(text, "$text-muted")
+    snippet = Content.styled(text, _SOFT)
     for start, end in marks:
         snippet = snippet.stylize("$text-accent bold", start, end)
     return Content("\n").join([first, snippet.truncate(width, ellipsis=True)])

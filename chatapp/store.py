@@ -168,7 +168,8 @@ class Store:
 
     def latest(self) -> Conversation | None:
         """The one last written to, whatever the clock said then."""
-        return next(iter(self.conversations(limit=1)), None)
+        found = self._conversations(f"WHERE deleted IS NULL AND NOT ({_VOID}) ORDER BY touched DESC LIMIT 1")
+        return found[0] if found else None
 
     def conversations(self, limit: int = 100, offset: int = 0) -> list[Conversation]:
         """Last written first."""

@@ -88,7 +88,9 @@ async def test_a_new_conversation_without_a_word_is_not_kept(store: Store) -> No
     session = Session(store)
     await session.keep(Unsent("a"))
     assert len(store.conversations()) == 1
+    assert store.latest() is not None
     await session.keep(Unsent())
+    assert store.latest() is None  # and is not gone on with, should the chat end here
     await session.leave()
     assert store.conversations() == []
 
