@@ -77,6 +77,22 @@ async def test_a_message_is_found_in_the_version_where_it_is(tmp_path: Path) -> 
         assert "an answer about apples" in chat.text()
 
 
+async def test_a_message_far_up_is_found_and_in_sight(tmp_path: Path) -> None:
+    store = Store(tmp_path / "conversations.db")
+    made, head = store.create(), None
+    with store.transaction():
+        for number in range(100):
+            head = store.add(made.id, head, "user", f"question {number} about {'whales' * (number == 20)}").id
+            head = store.add(made.id, head, "assistant", "an answer").id
+    store.close()
+    async with running(FakeBackend(), tmp_path) as chat:
+        await opened(chat, "ctrl+r")
+        await chat.write("whales")
+        await chat.until(lambda: any("about whales" in line for line in chat.lines()[5:]))
+        await chat.pilot.press("enter")
+        await chat.until(lambda: chat.screen.sidebar is None and "question 20 about whales" in chat.text())
+
+
 async def test_it_pins_names_tags_deletes_and_takes_back(tmp_path: Path) -> None:
     first, _ = saved(tmp_path, "apples", "pears")
     async with running(FakeBackend(), tmp_path, size=(130, 30)) as chat:
