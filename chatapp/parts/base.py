@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -36,9 +35,6 @@ from chatapp.turns import Turns
 from chatapp.unsent import Unsent
 from chatapp.waiting import Waiting
 from chatapp.welcome import Welcome
-
-_COMMAND = re.compile(r"/[A-Za-z]*( .*)?")
-"""What looks like a command on its way is no draft of a message."""
 
 
 class ChatBase(Screen[None], PlainContainer):
@@ -84,7 +80,7 @@ class ChatBase(Screen[None], PlainContainer):
 
     def _unsent(self) -> Unsent:
         text = self.composer.message
-        return Unsent("" if _COMMAND.fullmatch(text) else text, self.turns.unsent)
+        return Unsent("" if _is_command(text) else text, self.turns.unsent)
 
     def say(self, text: str, severity: Severity = "info") -> None:
         self._add(NoticeBlock(text, severity))
@@ -174,3 +170,11 @@ class ChatBase(Screen[None], PlainContainer):
     async def _carry_out(self, call: Call) -> None:
         async with self._commands:
             await self._guard(partial(call.command.run, self, call.argument))
+
+
+def _is_command(text: str) -> bool:
+    """Whether this is a command, or one on its way: no draft of a message."""
+    try:
+        return bool(commands.matches(text)) or isinstance(commands.parse(text), Call)
+    except CommandError:
+        return len(text.split()) == 1

@@ -197,6 +197,16 @@ class TestWaiting:
             await chat.idle()
 
 
+async def test_a_command_on_its_way_begins_no_conversation_and_a_path_does(tmp_path: Path) -> None:
+    async with running(FakeBackend(), tmp_path) as chat:
+        for draft, kept in [("/", 0), ("/ren", 0), ("/rename a", 0), ("/etc/hosts is a file", 1)]:
+            chat.screen.composer.put(draft)
+            await chat.pilot.pause()
+            await chat.screen._keeper.flush()
+            chat.screen._keeper.resume()
+            assert len(chat.store.conversations()) == kept
+
+
 @both
 class TestHolding:
     async def test_a_stop_holds_what_is_queued_until_an_empty_enter(self, tmp_path: Path) -> None:
