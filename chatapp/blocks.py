@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 from textual.timer import Timer
-from textual.widget import Widget
+from textual.widget import AwaitMount, Widget
 from textual.widgets import Static
 
 from chatapp.figures import count
@@ -297,14 +297,15 @@ class ReplyBlock(Vertical, PlainContainer, Block):
         """All of the answer so far belongs to the thought."""
         await self.draw()
         text, self._parts = self.answer, []
-        await self._add_thought(text, live=False)
+        if (mounting := self._add_thought(text, live=False)) is not None:
+            await mounting
         self._close_thought(unfinished=False)
         await self._answer_view.remove()
         self._answer_view = MarkdownView()
         await self.mount(self._answer_view, after=self._thought_view)
 
     async def draw(self) -> None:
-        """Show what has come since the last time."""
+        """Show what has come since the last time; two of these may overlap, and nothing then changes places."""
         if self._timer is not None:
             self._timer.stop()
             self._timer = None
@@ -314,23 +315,25 @@ class ReplyBlock(Vertical, PlainContainer, Block):
         answer = "".join(text for channel, text in pending if channel == "answer")
         if pending:
             self._set_footer("")
-        if thought:
-            await self._add_thought(thought, live=True)
+        mounting = self._add_thought(thought, live=True) if thought else None
         self._measure_thought()
         if answer:
             self._close_thought(unfinished=False)
             self._answer_view.append(answer)
+        if mounting is not None:
+            await mounting
+            self._measure_thought()
 
-    async def _add_thought(self, text: str, *, live: bool) -> None:
+    def _add_thought(self, text: str, *, live: bool) -> AwaitMount | None:
         """Show more of the thought. It is there before the view is, for whoever asks meanwhile."""
         if self._thought_view is not None:
             self._thought_view.append(text)
-            return
+            return None
         self._thought_view = ThoughtView()
         self._thought_view.append(text)
         if live:
             self._ticker = self.set_interval(1, self._measure_thought)
-        await self.mount(self._thought_view, before=self._answer_view)
+        return self.mount(self._thought_view, before=self._answer_view)
 
     async def finish(
         self,

@@ -46,7 +46,11 @@ def help_page(word: str, keymap: Keymap) -> str:
         parts.append(_table(subject, [_told(known, keymap) for known in group]))
     writing = [] if word and not any(word in " ".join(row).casefold() for row in WRITING) else list(WRITING)
     for scope in TAUGHT:
-        rows = [(key.label, key.about, "") for key in taught if key.scope == scope]
+        told: dict[str, str] = {}
+        for key in taught:
+            if key.scope == scope:
+                told[key.about] = f"{told[key.about]}, {key.label}" if key.about in told else key.label
+        rows = [(labels, about, "") for about, labels in told.items()]
         if rows := [*(writing if scope == "composer" else []), *rows]:
             parts.append(_table(f"Keys · {SCOPES[scope].lower()}", rows))
     return "\n\n".join([*parts, *([] if word else [_SLASH])])
@@ -66,8 +70,10 @@ def _told(known: Command, keymap: Keymap) -> tuple[str, str, str]:
 
 
 def _table(title: str, rows: list[tuple[str, str, str]]) -> str:
-    lines = [f"| {first} | {second} | {third} |" for first, second, third in rows]
-    return "\n".join([f"### {title}", "", "| | | |", "|:--|:--|:--|", *lines])
+    if any(third for _, _, third in rows):
+        lines = [f"| {first} | {second} | {third} |" for first, second, third in rows]
+        return "\n".join([f"| {title} | | |", "|:--|:--|:--|", *lines])
+    return "\n".join([f"| {title} | |", "|:--|:--|", *(f"| {first} | {second} |" for first, second, _ in rows)])
 
 
 def _code(text: str) -> str:
@@ -77,7 +83,7 @@ def _code(text: str) -> str:
 # Keys that the composer reads itself, since they must not wait for those typed before them.
 WRITING: tuple[tuple[str, str, str], ...] = (
     ("Enter", "Send the message; while a reply runs, it waits for its turn", ""),
-    ("Shift+Enter", "Begin a new line; Ctrl+J where the terminal does not tell the two apart", ""),
+    ("Shift+Enter", "Begin a new line; in any terminal, Ctrl+J does so too", ""),
     ("@", "Send a file along: its name follows, and Tab completes it", ""),
 )
 _SLASH = (

@@ -52,7 +52,7 @@ async def drafts(chat: Reading, argument: str) -> None:
     chat.show_drafts()
 
 
-@command("[drop [all]]", "Show what is kept of conversations; drop what is kept of this one, or all")
+@command("[drop [all]]", "Show or drop what is kept of this conversation, or of all")
 async def cache(chat: Reading, argument: str) -> None:
     match argument.lower().split():
         case []:

@@ -90,7 +90,7 @@ async def system(chat: Talk, argument: str) -> None:
     chat.set_system(argument)
 
 
-@command("[edit|save|delete] [NAME]", "Take on a saved system prompt; edit, save or delete one")
+@command("[VERB] [NAME]", "Take on a saved system prompt; edit, save, delete one")
 async def persona(chat: Talk, argument: str) -> None:
     verb, _, name = argument.partition(" ")
     verbs = {"edit": chat.edit_persona, "save": chat.save_persona, "delete": chat.delete_persona}
@@ -102,7 +102,7 @@ async def persona(chat: Talk, argument: str) -> None:
         await verbs[verb](name.strip())
 
 
-@command("[NAME [VALUE] [default]]", "Show or set what replies are made with; `-` takes a value away")
+@command("[NAME [VALUE]]", "Set what replies are made with; `default` after it: in all")
 async def set_(chat: Talk, argument: str) -> None:
     """`default`: in every conversation, and in the settings."""
     name, _, rest = argument.partition(" ")
@@ -114,7 +114,7 @@ async def set_(chat: Talk, argument: str) -> None:
     await chat.set_parameter(name, " ".join(words[:-1] if everywhere else words), everywhere=everywhere)
 
 
-@command("[save] [NAME]", "Take a whole set of sampling values, or save those that hold now")
+@command("[save] [NAME]", "Take a whole set of sampling values, or save those here")
 async def preset(chat: Talk, argument: str) -> None:
     verb, _, name = argument.partition(" ")
     if verb != "save":
@@ -125,7 +125,7 @@ async def preset(chat: Talk, argument: str) -> None:
         await chat.save_preset(name.strip())
 
 
-@command("[summarise|drop|N]", "See how full the context is; make room in it, or open the model with N tokens")
+@command("[CHOICE]", "See how full the context is, and make room in it")
 async def context(chat: Talk, argument: str) -> None:
     match argument.lower():
         case "":

@@ -211,6 +211,19 @@ class TestThought:
             await chat.idle()
 
     @both
+    async def test_what_comes_while_the_thought_is_put_on_the_screen_stays_in_its_order(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            reply = ReplyBlock()
+            await chat.screen.transcript.add(reply)
+            reply.feed("thinking", "hm", 1)
+            reply.feed("answer", "one ", 1)
+            drawing = asyncio.ensure_future(reply.draw())
+            await asyncio.sleep(0)
+            reply.feed("answer", "two.", 1)
+            await reply.finish("stop")
+            await drawing
+            await chat.until(lambda: "one two." in chat.text())
+
     async def test_a_reply_of_nothing_is_told(self, tmp_path: Path) -> None:
         async with running(FakeBackend([end()]), tmp_path) as chat:
             await chat.ask("q")

@@ -94,6 +94,12 @@ class TestSettings:
             await chat.until(lambda: not chat.app.is_running)
 
 
+async def test_the_command_shows_them_all_with_their_names(tmp_path: Path) -> None:
+    async with running(FakeBackend(), tmp_path, size=(100, 90)) as chat:
+        await chat.send("/keys")
+        await chat.until(lambda: "[keys]" in chat.text() and "picker.next" in chat.text())
+
+
 class TestPages:
     def test_the_help_has_every_command_with_its_key_and_every_key(self) -> None:
         page = help_page("", {})
@@ -101,7 +107,7 @@ class TestPages:
             assert known.help in page
         assert "| `/new` | Begin a new conversation | Ctrl+N |" in page
         assert "| Ctrl+C | Copy what is selected" in page
-        assert "### Keys · while writing" in page
+        assert "| Keys · while writing | |" in page
 
     def test_a_word_narrows_it(self) -> None:
         page = help_page("CONVERSATION", {})
