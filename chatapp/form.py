@@ -96,7 +96,7 @@ class Form(ModalScreen[None]):
             Content.assemble(
                 sentence,
                 "\n",
-                (f"Takes {takes}.{felt.get(settings.FIELDS[entry.name].metadata['when'], '')}", "$text-muted"),
+                (f"Takes {takes}.{felt.get(settings.FIELDS[entry.name].metadata['when'], '')}", "$foreground 60%"),
             )
         )
         self._tell("")
@@ -234,7 +234,7 @@ def _row(entry: Entry) -> Content:
     name = entry.name.ljust(NAME)
     value = "–" if entry.value is None else clean_line(_shown(entry.value), 60) or "none"
     source = f"  {entry.source}" if entry.source else ""
-    return Content.assemble(name, (value, "bold" if entry.source else "$text-muted"), (source, "$text-muted"))
+    return Content.assemble(name, (value, "bold" if entry.source else "$foreground 60%"), (source, "$foreground 60%"))
 
 
 def _shown(value: Value) -> str:

@@ -118,5 +118,5 @@ class Picker(ModalScreen[str]):
 def _prompt(choice: Choice, column: int) -> Content:
     label = Content(clean_line(choice.label, LABEL) or "(empty)")
     label = label.pad_right(max(column - label.cell_length, 0)) if choice.detail else label
-    detail = Content.styled(f"  {clean_line(choice.detail, 120)}", "$text-muted") if choice.detail else Content("")
+    detail = Content.styled(f"  {clean_line(choice.detail, 120)}", "$foreground 60%") if choice.detail else Content("")
     return Content("").join([label, detail])

@@ -44,14 +44,17 @@ def heading(text: str) -> Row:
 
 def note(text: str) -> Row:
     """Something to read in the place of rows."""
-    return Row(f"note {text}", Content.styled(f"  {clean_line(text, 300)}", "$text-muted"))
+    return Row(f"note {text}", Content.styled(f"  {clean_line(text, 300)}", "$foreground 60%"))
 
 
 def _columns(name: str, middle: str, verdict: tuple[str, str], end: str = "") -> Content:
     shown = clean_line(name, NAME)
     gap = " " * max(NAME - cell_len(shown), 0)
     return Content.assemble(
-        f"  {shown}{gap}  ", (f"{middle:>7}  ", "$text-muted"), verdict, (f"  {end}" if end else "", "$text-muted")
+        f"  {shown}{gap}  ",
+        (f"{middle:>7}  ", "$foreground 60%"),
+        verdict,
+        (f"  {end}" if end else "", "$foreground 60%"),
     )
 
 
@@ -118,7 +121,7 @@ def repo_row(repo: Repo, act: Callable[[], Awaitable[None]]) -> Row:
     end = ", ".join(part for part in (*notes, downloads) if part)
     shown = clean_line(repo.repo, NAME)
     text = Content.assemble(
-        f"  {shown}{' ' * max(NAME - cell_len(shown), 0)}  ", (end, "$success" if repo.mtp else "$text-muted")
+        f"  {shown}{' ' * max(NAME - cell_len(shown), 0)}  ", (end, "$success" if repo.mtp else "$foreground 60%")
     )
     about = "Files with the drafting block (MTP), which makes replies faster" if repo.mtp else ""
     return Row(f"repo {repo.repo}", text, _sentence(about), f"{repo.repo} {repo.model}", act)

@@ -1,7 +1,8 @@
-"""The pictures in the README, on a screen in memory: a real conversation, and the wizard.
+"""The pictures in the README, on a screen in memory: a real conversation, the wizard, and screens of the snapshots.
 
 python tests/picture.py MODEL.gguf .readme/chat.svg
 python tests/picture.py --models .readme/models.svg
+python tests/picture.py --screens .readme
 
 The wizard's is of a machine with 16 GB, and of files as large as those on the hub.
 """
@@ -9,6 +10,7 @@ The wizard's is of a machine with 16 GB, and of files as large as those on the h
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 import tempfile
@@ -19,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent / "chatapp"))
 
 from fake_backend import FakeBackend
 from harness import Chat, running
+from test_snapshots import SHOTS
 
 from chatapp.app import QwenChat
 from chatapp.local import LocalBackend
@@ -136,7 +139,32 @@ async def take_models() -> str:
             return _WEB_FONT.sub("", chat.app.export_screenshot(title="qwenchat"))
 
 
+SCREENS = {
+    "reading": ("conversation", "paper", (92, 30)),
+    "settings": ("settings", "plum", (92, 30)),
+    "context": ("context", "harbor", (92, 24)),
+    "themes": ("themes", "linen", (92, 26)),
+}
+"""Of each picture the snapshot, the theme and the size."""
+
+
+async def take_screen(name: str, theme: str, size: tuple[int, int]) -> str:
+    """The picture of a snapshot's screen as SVG."""
+    shot = SHOTS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        backend = FakeBackend(*shot.replies)  # type: ignore[arg-type]
+        async with running(backend, Path(folder), shot.options, settings=Settings(theme=theme), size=size) as chat:
+            await shot.show(chat)
+            await chat.pilot.pause()
+            return _WEB_FONT.sub("", chat.app.export_screenshot(title="qwenchat"))
+
+
 if __name__ == "__main__":
+    os.environ["QWENCHAT_HOME"] = tempfile.mkdtemp()
     source, target = sys.argv[1:]
+    if source == "--screens":
+        for name, shot in SCREENS.items():
+            (Path(target) / f"{name}.svg").write_text(asyncio.run(take_screen(*shot)))
+        sys.exit()
     picture = take_models() if source == "--models" else take(str(Path(source).absolute()))
     Path(target).write_text(asyncio.run(picture))

@@ -158,7 +158,7 @@ SHOTS = {
     "presets": Shot("Picker", command("/preset")),
     "personas": Shot("Picker", command("/persona")),
     "context": Shot("Picker", command("/context"), (REPLY,)),
-    "saved": Shot("Picker", saved),
+    "sidebar": Shot("ChatScreen", saved),
     "settings": Shot("Form", command("/settings")),
     "parameters": Shot("Form", command("/set")),
     "wrong-value": Shot("Form", wrong_value),
