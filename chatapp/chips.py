@@ -11,6 +11,7 @@ from chatapp import files
 from chatapp.attachments import Attached, attach, detach, tokens
 from chatapp.figures import count, plural, size
 from chatapp.files import FileError
+from chatapp.sanitize import clean
 
 PASTE_LINES = 20
 PASTE_CHARACTERS = 2_000
@@ -84,6 +85,7 @@ class Chips:
     def folded(self, message: str) -> str:
         """The text to write on with: the files of a message are attached again as they were, its pastes are chips."""
         text, attached = detach(message)
+        text = clean(text)
         self._sent = {file.path: file for file in attached}
         for file in attached:
             if not any(name == file.path for _, _, name in self._mentions(text)):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chatapp.figures import size
-from chatapp.sanitize import clean_line
+from chatapp.sanitize import clean, clean_line
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -130,6 +130,8 @@ def _entries(folder: Path, *, hidden: bool = False) -> Iterator[tuple[str, bool]
         return
     for entry in listed:
         if (entry.name.startswith(".") and not hidden) or entry.name in _BIG_ENOUGH:
+            continue
+        if clean(entry.name) != entry.name or "\n" in entry.name:  # what a terminal obeys is no name to write
             continue
         try:
             is_folder = entry.is_dir(follow_symlinks=False)

@@ -100,6 +100,7 @@ class TestHarmless:
             self.check(chat)
 
     async def test_in_names_of_models_titles_and_failures(self, tmp_path: Path) -> None:
+        """CASES 11: what a file says of itself is only text."""
         store = Store(tmp_path / "conversations.db")
         store.add(store.create(title="\x1b[2Jtitle\x9b1m").id, None, "user", "x")
         store.close()
@@ -112,6 +113,30 @@ class TestHarmless:
             self.check(chat)
             await chat.pilot.press("ctrl+r")
             await chat.until(lambda: "title" in chat.text())
+            self.check(chat)
+
+    async def test_in_names_and_texts_of_files_and_in_the_history(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "x\x1b]0;y\x07.py").write_text("x")
+        (tmp_path / "x.py").write_text("text \x1b]52;c;aGk=\x07")
+        monkeypatch.chdir(tmp_path)
+        store = Store(tmp_path / "conversations.db")
+        store.add(store.create().id, None, "user", "old \x1b[31mred")
+        store.close()
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.write("@x")
+            await chat.until(lambda: "▸ x.py" in chat.text())
+            self.check(chat)
+            await chat.pilot.press("tab", "enter")
+            await chat.idle()
+            await chat.pilot.press("ctrl+up", "enter", "up", "enter")
+            await chat.until(lambda: "␛]52;c;aGk=␇" in chat.text())
+            self.check(chat)
+            chat.screen.composer.focus()
+            await chat.write("y")
+            await chat.pilot.press("up", "up")
+            assert "old ␛[31mred" in chat.screen.composer.text
             self.check(chat)
 
     async def test_in_pasted_text(self, tmp_path: Path) -> None:

@@ -115,6 +115,13 @@ class TestFinding:
         assert len(files.below(tmp_path)) == 30
         assert len(files.below(tmp_path, most=10)) == 10
 
+    def test_names_that_a_terminal_obeys_are_not_offered(self, tmp_path: Path) -> None:
+        """CASES 45."""
+        for name in ("x\x1b]0;y\x07.py", "x\ny", "x\x9b1m", "x.py"):
+            (tmp_path / name).write_text("x")
+        assert files.below(tmp_path) == ["x.py"]
+        assert files.inside(f"{tmp_path}/x") == [f"{tmp_path}/x.py"]
+
     def test_the_likeliest_come_first(self) -> None:
         paths = ["src/readers/x.py", "docs/my_readme.md", "README.md", "r/e/a/d.c", "src/read.py"]
         assert files.ranked("read", paths, 9)[:3] == ["README.md", "src/read.py", "docs/my_readme.md"]
@@ -165,6 +172,13 @@ class TestChips:
         assert text == "@a.py"
         assert "as it was sent" in chips.found(text)[0].detail
         assert chips.attached(text) == message
+
+    def test_what_comes_back_to_the_composer_is_harmless_and_its_files_are_as_they_were(self, tmp_path: Path) -> None:
+        """CASES 45."""
+        chips = Chips(tmp_path)
+        message = attach("see \x1b[31m @x.py", [Attached("x.py", "\x1b[2J")])
+        assert chips.folded(message) == "see ␛[31m @x.py"
+        assert detach(chips.attached("see @x.py"))[1] == (Attached("x.py", "\x1b[2J"),)
 
     @pytest.mark.parametrize("lines", [21, 10_000])
     def test_a_long_paste_becomes_a_chip_and_comes_back_whole(self, lines: int, tmp_path: Path) -> None:
