@@ -121,6 +121,7 @@ def complete(arguments: Arguments, saved: Settings, environment: Mapping[str, st
         ops=merged.ops,
         threads=merged.threads,
         kv_type=merged.kv_type,
+        draft_vocabulary=merged.draft_vocabulary,
         snapshot_budget=merged.snapshot_budget,
         memory_budget=merged.memory_budget,
         theme=merged.theme,
@@ -180,6 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--threads", **_setting("threads"))
     group.add_argument("--kv", dest="kv_type", **_setting("kv_type"))
     group.add_argument("--draft", **_setting("draft"))
+    group.add_argument("--draft-vocabulary", **_setting("draft_vocabulary"))
     group = parser.add_argument_group("reply")
     group.add_argument("--thinking", metavar="on|off", type=_on_off, help=_help("thinking"))
     group.add_argument("--thinking-budget", **_setting("thinking_budget"))

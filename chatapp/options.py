@@ -45,6 +45,7 @@ class ChatOptions:
     ops: Ops = "auto"
     threads: int | None = None
     kv_type: KvType = "auto"
+    draft_vocabulary: int | None = None
     model_folders: tuple[str, ...] = ()  # to look for models in, besides those of other tools
     snapshots: str | None = None  # the folder of states on disk; None: they end with the engine
     snapshot_budget: float | None = None  # GB; 0: nothing is kept on disk
@@ -64,6 +65,7 @@ class ChatOptions:
             snapshot_budget=_bytes(self.snapshot_budget),
             memory_budget=_bytes(self.memory_budget),
             kv_type=self.kv_type,
+            draft_vocabulary=self.draft_vocabulary,
         )
 
 

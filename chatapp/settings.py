@@ -78,6 +78,10 @@ class Settings:
     draft: Draft = field(
         default="auto", metadata=_about("Tokens the model drafts at each step; auto drafts as many as pay.")
     )
+    draft_vocabulary: int | None = field(
+        default=None,
+        metadata=_about("Draft of so many frequent tokens: quicker in a large vocabulary.", low=1, when="load"),
+    )
     thinking: bool | None = field(
         default=None, metadata=_about("Whether the model thinks before it answers.", group="Replies")
     )

@@ -12,7 +12,7 @@ from kernels.moe import add_shared_expert, experts, route, swiglu
 from kernels.norm import add_rms_norm, concat_rms_norm, gated_rms_norm, rms_norm
 from kernels.op import Op
 from kernels.quant_matmul import embedding, projections, quant_matmul
-from kernels.residual import add, shift_rows
+from kernels.residual import add, shift_rows, spread_logits
 from kernels.sample import sample
 
 OPS: tuple[Op[Any, Any], ...] = (
@@ -22,6 +22,7 @@ OPS: tuple[Op[Any, Any], ...] = (
     concat_rms_norm,
     add,
     shift_rows,
+    spread_logits,
     quant_matmul,
     projections,
     causal_conv1d,

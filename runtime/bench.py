@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     drafts.add_argument("--max-tokens", type=int, default=128, help="of each reply (default: %(default)s)")
     drafts.add_argument("--thinking", action="store_true", help="with thoughts")
     drafts.add_argument("--threads", type=int, help="of the model")
+    drafts.add_argument("--draft-vocabulary", type=int, help="tokens that drafts come from (default: all)")
     memory = benchmarks.add_parser("memory", help="what a model takes with its context full, and what was foretold")
     memory.add_argument("--context", type=int, help="tokens (default: 32768)")
     memory.add_argument("--kv-type", choices=["auto", "q8"], default="auto", help="type of keys and values")
@@ -60,7 +61,7 @@ def _resume(found: argparse.Namespace) -> bench_resume.Report:
 
 
 def _draft(found: argparse.Namespace) -> bench_draft.Report:
-    load = Load(found.model, ops=found.ops, threads=found.threads)
+    load = Load(found.model, ops=found.ops, threads=found.threads, draft_vocabulary=found.draft_vocabulary)
     return bench_draft.measure(found.rounds, found.max_tokens, thinking=found.thinking, load=load)
 
 

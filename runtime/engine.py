@@ -163,6 +163,7 @@ class Engine:
         reply = _Reply(request, self.model.vocabulary, room)
         length = self._draft_length(conversation, request)
         drafted = accepted = 0
+        self.model.note(request.prompt)
         if cancelled():
             yield Done("cancelled")
             return
@@ -184,6 +185,8 @@ class Engine:
             state.commit(kept + right - (not new))  # nothing follows the last token, so that is not read
             self.pool.follow(state)
             drafted, accepted = drafted + len(drafts), accepted + right
+            self.model.note(drafts[:right])
+            self.model.note(new)
             length.record(len(drafts), right, time.perf_counter() - started)
             yield from (NewToken(id, drafted=True) for id in drafts[:right])
 

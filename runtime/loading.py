@@ -39,7 +39,7 @@ def open_chat_model(
     """The model, what the chat shows of it, and notices; later ones go to `notify`. Raises UserError."""
     torch.set_num_threads(command.threads or default_threads())
     column: Column = "cpu" if command.ops == "auto" else command.ops
-    loaded = load_model(command.path, column, progress, command.threads)
+    loaded = load_model(command.path, column, progress, command.threads, command.draft_vocabulary)
     metadata, config = loaded.metadata, loaded.model.config
     tokenizer = Tokenizer.from_metadata(metadata)
     if tokenizer.vocab_size > loaded.model.vocabulary:

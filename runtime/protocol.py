@@ -123,6 +123,7 @@ class Load:
 
     `snapshots`: the folder in which conversations' states outlive the worker; None: they do not. The budgets are
     bytes, for states on disk and in memory; None: the runtime's default. `kv_type` "q8": keys and values in 8 bits.
+    `draft_vocabulary`: drafts come from so many tokens, the first of the vocabulary, and those seen last; None: all.
     """
 
     path: str
@@ -133,6 +134,7 @@ class Load:
     snapshot_budget: int | None = None
     memory_budget: int | None = None
     kv_type: Literal["auto", "q8"] = "auto"
+    draft_vocabulary: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

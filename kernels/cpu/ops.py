@@ -89,6 +89,13 @@ def shift_rows(machine: Machine, first: Tensor, rows: Tensor) -> Tensor:
     return out
 
 
+def spread_logits(machine: Machine, first: Tensor, some: Tensor, ids: Tensor, size: int) -> Tensor:
+    _, _, rows = _native()
+    out = torch.empty(first.shape[0], size)
+    machine.call(rows.spread_logits, (), len(first), first, some, ids, out, first.shape[1], some.shape[1], size)
+    return out
+
+
 def swiglu(machine: Machine, gate: Tensor, up: Tensor) -> Tensor:
     _, _, rows = _native()
     out = torch.empty_like(gate)

@@ -87,6 +87,22 @@ def shift_rows(module: ir.Module, target: Target, name: str) -> None:
     f.finish()
 
 
+def spread_logits(module: ir.Module, target: Target, name: str) -> None:
+    """Words: first [T, N], some [T, R], ids [R] (int64), out [T, V], N, R, V. A piece is a row."""
+    f = Function(module, target, name)
+    first, some, ids, out, count, others, size = (f.word(i) for i in range(7))
+    row = out + f.piece * size * 4
+    for lanes, i in f.lanes(count):
+        f.store(row + 4 * i, f.load(first + (f.piece * count + i) * 4, f32(lanes)))
+    for lanes, i in f.lanes(size - count):
+        f.store(row + 4 * (count + i), f.const(f32(lanes), -1e30))
+    for j in f.range(0, others):
+        id_ = f.load(ids + 8 * j, i64)
+        with f.when(id_ >= 0):
+            f.store(row + 4 * id_, f.load(some + (f.piece * others + j) * 4, single))
+    f.finish()
+
+
 def swiglu(module: ir.Module, target: Target, name: str) -> None:
     """Words: gate, up, out, numbers, numbers a piece."""
     f = Function(module, target, name)

@@ -42,9 +42,11 @@ def load_model(
     ops: Column = "reference",
     progress: Callable[[int, int], None] = lambda done, total: None,
     threads: int | None = None,
+    draft_vocabulary: int | None = None,
 ) -> LoadedModel:
     """Open and load a GGUF file of the family. Raises GGUFError or ModelError, each one sentence for the user.
 
+    `draft_vocabulary`: so many tokens can be drafted, and those that came up last; None: all.
     A file without an MTP block drafts with the one of a sidecar, `mtp-*.gguf`, that lies beside it and fits.
     """
     with contextlib.ExitStack() as files:
@@ -62,6 +64,8 @@ def load_model(
         model = REGISTRY[config.architecture](weights, mtp_weights, config, table)
         weights.finish()
         mtp_weights.finish()
+        if draft_vocabulary:
+            model.narrow_drafts(draft_vocabulary)
         if table.machine:
             model.warm_up()
     return LoadedModel(model, gguf, notices + weights.warnings)

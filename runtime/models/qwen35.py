@@ -6,7 +6,7 @@ Attributes carry the names of the GGUF tensors. Shapes: T rows (tokens of one se
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -26,6 +26,7 @@ from kernels.residual import add, shift_rows
 from runtime.cache import KVType, LayerCache, RecurrentState, SequenceState, StagedRows, StagedState
 from runtime.errors import Interrupted
 from runtime.models.config import ModelConfig, MoEConfig
+from runtime.models.draft_head import DraftHead
 from runtime.models.stepping import ROWS, Left, Past, Stepper
 from runtime.rope import RotaryEmbedding
 from runtime.weights import Weights
@@ -263,6 +264,7 @@ class Qwen35:
         self.trunk = Trunk(weights, config, ops)
         self.mtp = MTPBlock(mtp_weights, config, ops, self.trunk) if config.mtp_layers else None
         self.rotary = RotaryEmbedding(config.rope)
+        self.draft_head: DraftHead | None = None
         self._replay = Replay(ops.machine) if ops.machine else None
         self.stepper = Stepper(self, ops.machine) if ops.machine else None
 
@@ -330,6 +332,16 @@ class Qwen35:
         self._fill_mtp(ids, hidden, last, state, Place(start - 1, cos[:-1], sin[:-1]))
         return hidden, left
 
+    def narrow_drafts(self, count: int) -> None:
+        """From now on draft of the first `count` tokens, and of those noted last, alone. Before any draft."""
+        if self.mtp:
+            self.draft_head = DraftHead(self.mtp.shared_head_head, count, self.ops)
+
+    def note(self, ids: Iterable[int]) -> None:
+        """Tokens of a prompt or a reply, which may well come again."""
+        if self.draft_head:
+            self.draft_head.note(ids)
+
     def warm_up(self) -> None:
         """Do once what takes longer the first time, so that the first reply need not wait for it."""
         state = self.new_state()
@@ -385,6 +397,8 @@ class Qwen35:
         """[T, H] of `draft` → [T, V]."""
         if self.mtp is None:
             raise ValueError("this model has no MTP block")
+        if self.draft_head:
+            return self.draft_head.logits(drafted)
         return self.ops[quant_matmul](drafted, self.mtp.shared_head_head)
 
     def _place(self, start: int, rows: int, positions: Tensor | None) -> Place:

@@ -93,13 +93,13 @@ def test_options_are_settings(folder: Path) -> None:
     given = (
         "--temperature 0.5 --top-p 0.9 --top-k 40 --min-p 0.1 --presence-penalty 1.5 --repetition-penalty 1.1 --seed 7"
         " --max-tokens 99 --thinking off --thinking-budget 50 --system brief --context 2048 --ops cpu --threads 3"
-        " --kv q8 --draft 3"
+        " --kv q8 --draft 3 --draft-vocabulary 9"
     )
     options = cli.complete(cli.parse(given.split()), Settings(), {})
     assert options.sampling == Sampling(0.5, 0.9, 40, 0.1, 1.5, 1.1, 7, 99)
     assert (options.thinking, options.thinking_budget, options.drafts) == (False, 50, 3)
     assert (options.system, options.system_override) == ("brief", "brief")
-    assert options.load("/m") == Load("/m", 2048, "cpu", 3, kv_type="q8")
+    assert options.load("/m") == Load("/m", 2048, "cpu", 3, kv_type="q8", draft_vocabulary=9)
 
 
 @pytest.mark.parametrize(("word", "drafts"), [("auto", None), ("off", 0), ("1", 1), ("4", 4)])

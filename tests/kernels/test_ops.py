@@ -20,7 +20,7 @@ from kernels.norm import add_rms_norm, concat_rms_norm, gated_rms_norm, rms_norm
 from kernels.op import Case, Op
 from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.quants import QuantTensor
-from kernels.residual import add, shift_rows
+from kernels.residual import add, shift_rows, spread_logits
 from kernels.sample import sample
 from kernels.table import OPS
 
@@ -60,6 +60,14 @@ def conv_resume_formula(x: Array, before: Array, moved: Array, weight: Array) ->
     both = np.concatenate([before[: int(moved[0]) + width - 1], x])
     y, _ = conv_formula(both, np.zeros((width - 1, x.shape[1])), weight)
     return y[-len(x) :], both[-len(x) - width + 1 :]
+
+
+def spread_formula(first: Array, some: Array, ids: Array, size: int) -> Array:
+    places = {
+        **dict(enumerate(first.T)),
+        **{int(id): column for id, column in zip(ids, some.T, strict=True) if id >= 0},
+    }
+    return np.stack([places.get(id, np.full(len(first), -1e30)) for id in range(size)], axis=1)
 
 
 def gates_formula(alpha: Array, beta: Array, a: Array, dt_bias: Array) -> tuple[Array, Array]:
@@ -173,6 +181,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     concat_rms_norm.name: concat_norm_formula,
     add.name: lambda x, y: x + y,
     shift_rows.name: lambda first, rows: np.array([first, *rows[:-1]]),
+    spread_logits.name: spread_formula,
     gated_rms_norm.name: gated_norm_formula,
     quant_matmul.name: matmul_formula,
     projections.name: lambda x, weights: tuple(matmul_formula(x, weight) for weight in weights),
