@@ -97,6 +97,28 @@ class TestGreedy:
         assert 0 < done.accepted < done.drafted
         assert done.accepted == sum(step.drafted for step in steps if isinstance(step, NewToken))
 
+    def test_edits_and_cancels_leave_no_trace(self, model: Qwen35) -> None:
+        plain = tokens(run(model, 0))
+
+        def replies(drafts: int) -> list[list[int]]:
+            """To a prompt, which is cancelled; to one that goes on from a part of that; to the first one edited."""
+            found: list[list[int]] = []
+            cached = engine(model)
+            for prompt in (PROMPT, (*PROMPT, *plain[:4], 7, 8), (*PROMPT[:20], 9, 9)):
+                said: list[int] = []
+                found.append(said)
+                request = Request(prompt, GREEDY, NEVER, max_tokens=30, drafts=drafts, boundaries=(15, 20))
+                for one in cached.generate("a", request, lambda: len(found) == 1 and len(found[0]) > 6):
+                    said += tokens([one])
+            return found
+
+        (cut, *after), (cut_too, *after_too) = replies(0), replies(3)
+        assert 0 < len(cut) < 30
+        assert 0 < len(cut_too) < 30
+        assert cut == plain[: len(cut)]
+        assert cut_too == plain[: len(cut_too)]
+        assert after == after_too
+
     @pytest.mark.parametrize("column", ["reference", "cpu"])
     def test_the_learnt_model_accepts_most_of_its_drafts_and_says_the_same(
         self, fixtures: Path, column: Column
@@ -133,9 +155,10 @@ class TestSampled:
         plain = tokens(run(model, 0, sampling=sampling, max_tokens=40))
         assert tokens(run(model, 3, sampling=sampling, max_tokens=40)) == plain
 
-    def test_the_distribution_is_the_models(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("column", ["reference", "cpu"])
+    def test_the_distribution_is_the_models(self, monkeypatch: pytest.MonkeyPatch, column: Column) -> None:
         """The second token after a fixed first, over many seeds, against the model's own probabilities (χ²)."""
-        model = load_model(GOLDENS / "tiny-dense.gguf").model
+        model = load_model(GOLDENS / "tiny-dense.gguf", column, threads=1).model
         params = {"temperature": 1.0, "top_k": 6}
         state = model.new_state()
         first = tokens(run(model, 0, max_tokens=1))[0]
