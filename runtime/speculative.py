@@ -23,6 +23,7 @@ from runtime.sampling import Sampler, SamplingError
 MAX_DRAFT = ROWS - 1  # tokens
 
 _TRIALS = 4  # steps of a length before it is judged
+_KEPT = 6  # steps that a length is kept before the next thought
 _LEAST_GAIN = 1.03  # of speed, for which drafts are made: less may be an error of measuring
 _FORGET = 1 / 32  # weight of a new value in the running averages
 _REMEMBERED = 9  # costs of a length
@@ -180,11 +181,18 @@ class DraftLength:
     _since: int = 0  # tokens since the last trial
     _retry: int = _RETRY
     _tried: int = 0
+    _left: int = 0  # steps until the next thought, which takes a percent of a small model's step
     _longer: bool = True  # the one next to the best that is tried next
 
     def choose(self) -> int:
         if self._trial:
             return self._trial[0]
+        if self._left:
+            self._left -= 1
+            return self._best
+        return self._think()
+
+    def _think(self) -> int:
         if not self.costs.known(1) or not self.accepted[0].count:
             return self._try(1)
         best = self._find_best()
@@ -198,6 +206,7 @@ class DraftLength:
             up = best == 0 or (self._longer and best < MAX_DRAFT)
             self._longer = not self._longer
             return self._try(longer if up else best - 1)
+        self._left = _KEPT - 1
         return best
 
     def record(self, drafted: int, accepted: int, seconds: float) -> None:
