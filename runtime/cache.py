@@ -306,6 +306,7 @@ class SequenceState:
         """Hold no more memory than is needed to go on; the rows of the last forward share theirs."""
         self._staged = None
         self.recurrent = [layer.alone() for layer in self.recurrent]
+        self.hidden = self.last_hidden
 
     def checkpoint(self) -> None:
         """Make the present place one to come back to."""

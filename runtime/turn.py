@@ -143,6 +143,7 @@ class ChatModel:
             hidden = model.forward(rows, state)
             state.commit()
             model.logits(hidden[-1:])
+        model.prepare_steps(state)
 
     def preload(self, cancelled: Callable[[], bool]) -> bool:
         """Bring to memory what the next turn is likely to go on from. Returns whether it got there."""

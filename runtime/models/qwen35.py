@@ -351,6 +351,9 @@ class Qwen35:
         self.logits(hidden)
         if self.mtp:
             self.draft_logits(self.draft([0], hidden, state, state.length - 1))
+
+    def prepare_steps(self, state: SequenceState) -> None:
+        """Lay out the steps with drafts, so that the first of each kind need not wait for it."""
         if self.stepper and self.stepper.takes(state, 1):
             self.stepper.prepare(state, ROWS - 1 if self.mtp else 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -119,6 +120,17 @@ def test_memory_of_steps_is_used_again(model: Qwen35, stepper: Stepper) -> None:
         assert state.recurrent.slab
         places.add(state.recurrent.slab.addresses[0])
     assert len(places) <= 3
+
+
+def test_a_state_that_rests_holds_no_memory_of_steps(model: Qwen35, stepper: Stepper) -> None:
+    pool = StatePool(model.new_state, 1 << 30)
+    request = Request(tuple(IDS[:30]), SamplingParams(temperature=0), frozenset({-1}), max_tokens=8, drafts=2)
+    list(Engine(model, 2048, pool).generate("a", request, lambda: False))
+    slabs = list(map(weakref.ref, stepper._slabs))
+    stepper._slabs.clear()
+    assert len(pool) == 1
+    assert slabs
+    assert not any(slab() for slab in slabs)
 
 
 @pytest.fixture
