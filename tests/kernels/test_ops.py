@@ -67,7 +67,7 @@ def spread_formula(first: Array, some: Array, ids: Array, size: int) -> Array:
         **dict(enumerate(first.T)),
         **{int(id): column for id, column in zip(ids, some.T, strict=True) if id >= 0},
     }
-    return np.stack([places.get(id, np.full(len(first), -1e30)) for id in range(size)], axis=1)
+    return np.stack([places.get(id, np.full(len(first), np.float32(-1e30))) for id in range(size)], axis=1)
 
 
 def gates_formula(alpha: Array, beta: Array, a: Array, dt_bias: Array) -> tuple[Array, Array]:
