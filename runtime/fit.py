@@ -8,8 +8,7 @@ What a load takes, in bytes:
     kv        2 · attention layers · KV heads · head dim · 4 per token (in 8 bits: 1, and a scale of 4 for each head)
     mtp       the same of the MTP block's one layer
     state     value heads · 128 · 128 · 4 of each DeltaNet layer, and its convolution's window
-    work      the rows of the longest piece of prefill, which each DeltaNet layer holds until the piece is committed,
-              and what one of these layers computes from them
+    work      what one DeltaNet layer computes from the rows of the longest piece of prefill
 
 A token is decoded in the time in which the weights that it needs, its keys and values and its states come from memory;
 said is the speed of a conversation that begins.
@@ -79,7 +78,7 @@ def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "a
         kv=config.attention_layers * per_layer,
         mtp=config.mtp_layers * per_layer,
         state=COPIES * state,
-        work=4 * rows * ((deltas + 3) * delta.conv_channels + 2 * delta.value_dim),
+        work=4 * rows * (3 * delta.conv_channels + 2 * delta.value_dim),
     )
 
 
