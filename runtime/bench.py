@@ -6,10 +6,18 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runtime import bench_draft, bench_memory, bench_resume
 from runtime.bench_worker import WorkerError
+from runtime.cores import physical_cores
+from runtime.errors import UserError
 from runtime.protocol import Load
+
+if TYPE_CHECKING:
+    from kernels.op import Column
+    from runtime import bench_speed
 
 _MODES = {"off": (False,), "on": (True,), "both": (False, True)}
 
@@ -33,17 +41,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     memory = benchmarks.add_parser("memory", help="what a model takes with its context full, and what was foretold")
     memory.add_argument("--context", type=int, help="tokens (default: 32768)")
     memory.add_argument("--kv-type", choices=["auto", "q8"], default="auto", help="type of keys and values")
-    for benchmark in (resume, drafts, memory):
+    speed = benchmarks.add_parser("speed", help="how fast a model loads, reads and writes")
+    speed.add_argument("--prefill", type=int, default=512, help="tokens (default: %(default)s)")
+    speed.add_argument("--at", type=int, nargs="+", default=[128, 4096], help="tokens before (default: 128 4096)")
+    speed.add_argument("--tokens", type=int, default=32, help="to take the median of (default: %(default)s)")
+    speed.add_argument("--threads", type=int, help="of the model")
+    for benchmark in (resume, drafts, memory, speed):
         benchmark.add_argument("model", metavar="MODEL", help="a GGUF file")
         benchmark.add_argument("--ops", choices=["auto", "reference", "cpu", "triton"], default="auto")
         benchmark.add_argument("--json", action="store_true", help="one JSON object on stdout")
     resume.set_defaults(measure=_resume)
     drafts.set_defaults(measure=_draft)
     memory.set_defaults(measure=_memory)
+    speed.set_defaults(measure=_speed)
     found = parser.parse_args(argv)
     try:
         report = found.measure(found)
-    except WorkerError as error:
+    except (WorkerError, UserError) as error:
         print(error, file=sys.stderr)
         return 2
     print(json.dumps(report.as_dict()) if found.json else report.as_text())
@@ -67,6 +81,14 @@ def _draft(found: argparse.Namespace) -> bench_draft.Report:
 
 def _memory(found: argparse.Namespace) -> bench_memory.Report:
     return bench_memory.measure(Load(found.model, found.context, found.ops, kv_type=found.kv_type))
+
+
+def _speed(found: argparse.Namespace) -> bench_speed.Report:
+    from runtime import bench_speed  # in this process, so torch is loaded
+
+    ops: Column = "cpu" if found.ops == "auto" else found.ops
+    threads = found.threads or physical_cores()
+    return bench_speed.measure(Path(found.model), found.at, found.prefill, found.tokens, threads, ops)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,23 @@
 """How fast a model loads, reads and writes on this machine.
 
-    python -m runtime.bench_speed MODEL.gguf [--context N ...] [--prefill N] [--tokens N] [--threads N] [--json]
-
 `load_s` is the time to the first token, packing and recording included. A decode step is one token through the trunk
 and the head; `python_ms` is the part of it that is not spent in native functions.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
 import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 import torch
 
 from kernels.op import Column
-from runtime.cores import physical_cores
 from runtime.engine import PREFILL_CHUNK
-from runtime.errors import UserError
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 
@@ -51,6 +45,23 @@ class Report:
     prefill_tok_per_s: float
     decode: tuple[Decode, ...]
     peak_mb: float
+    good: bool = True  # there is nothing to hold it to
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def as_text(self) -> str:
+        lines = [
+            f"{self.model}, {self.ops}, {self.threads} threads, {self.peak_mb:.0f} MB at most",
+            f"first token after {self.load_s:.2f} s; "
+            f"prefill of {self.prefill_tokens}: {self.prefill_tok_per_s:.0f} tok/s",
+        ]
+        lines += [
+            f"decode after {decode.context}: {decode.tok_per_s:.1f} tok/s, {decode.gb_per_s:.1f} GB/s, "
+            f"{decode.cpu_ms:.1f} ms of processor time, {decode.python_ms:.2f} ms in Python"
+            for decode in self.decode
+        ]
+        return "\n".join(lines)
 
 
 def measure(path: Path, contexts: list[int], prefill: int, tokens: int, threads: int, ops: Column) -> Report:
@@ -110,38 +121,3 @@ def _decode(model: Qwen35, context: int, tokens: int, weights: int) -> Decode:
         1e3 * statistics.median(outside[2:]),
         (weights + cache) / step / 1e9,
     )
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m runtime.bench_speed", description="Measure a model's speed.")
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--context", type=int, nargs="+", default=[128, 4096], metavar="N")
-    parser.add_argument("--prefill", type=int, default=512, metavar="N")
-    parser.add_argument("--tokens", type=int, default=32, metavar="N", help="decode steps to take the median of")
-    parser.add_argument("--threads", type=int, default=physical_cores())
-    parser.add_argument("--ops", choices=get_args(Column), default="cpu")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    try:
-        report = measure(options.model, options.context, options.prefill, options.tokens, options.threads, options.ops)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 1
-    if options.json:
-        print(json.dumps(asdict(report)))
-        return 0
-    print(f"{report.model}, {report.ops}, {report.threads} threads, {report.peak_mb:.0f} MB at most")
-    print(
-        f"first token after {report.load_s:.2f} s; "
-        f"prefill of {report.prefill_tokens}: {report.prefill_tok_per_s:.0f} tok/s"
-    )
-    for decode in report.decode:
-        print(
-            f"decode after {decode.context}: {decode.tok_per_s:.1f} tok/s, {decode.gb_per_s:.1f} GB/s, "
-            f"{decode.cpu_ms:.1f} ms of processor time, {decode.python_ms:.2f} ms in Python"
-        )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

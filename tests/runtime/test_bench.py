@@ -52,3 +52,18 @@ def test_no_operation_reads_the_history_again(capsys: pytest.CaptureFixture[str]
     assert len(report["rows"]) == 3 * (4 + 4)
     for row in report["rows"]:
         assert row["prefilled_tokens"] <= row["new_tokens"], row
+
+
+def test_speed_is_measured_in_all_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(GOLDENS / "tiny-dense.gguf")
+    arguments = [model, "--prefill", "9", "--at", "3", "20", "--tokens", "2", "--threads", "1", "--json"]
+    assert bench.main(["speed", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [decode["context"] for decode in found["decode"]] == [3, 20]
+    figures = [found["load_s"], found["prefill_tok_per_s"], found["peak_mb"]]
+    assert min(*figures, *(decode["tok_per_s"] for decode in found["decode"])) > 0
+
+
+def test_speed_of_what_is_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["speed", "no-such.gguf"]) == 2
+    assert "no file" in capsys.readouterr().err
