@@ -148,7 +148,8 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         import importlib.metadata
 
-        parser.exit(message=f"qwenchat {importlib.metadata.version('qwenchat')}\n")
+        print(f"qwenchat {importlib.metadata.version('qwenchat')}")
+        parser.exit()
 
 
 class Parser(argparse.ArgumentParser):

@@ -203,7 +203,7 @@ class TestPalette:
             await chat.pilot.press(*"clipboard", *["backspace"] * 9, *"saved")
             await chat.until(lambda: "/new" not in chat.text())
             await chat.pilot.press("enter")
-            await chat.until(lambda: "no saved conversations" in chat.text())
+            await chat.until(lambda: bool(chat.screen.query("Sidebar Input:focus")))
 
     async def test_a_command_that_needs_more_is_written_into_the_composer(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path, size=(60, 20)) as chat:

@@ -151,7 +151,7 @@ def test_the_model_named_goes_before_the_environment_before_the_settings_before_
         (["--temperature", "hot"], "--temperature takes a number from 0 to 5, not 'hot'."),
         (["--temperature", "nan"], "--temperature takes a number from 0 to 5, not 'nan'."),
         (["--temperature=-1"], "--temperature takes a number from 0 to 5, not '-1'."),
-        (["--top-p", "1.1"], "--top-p takes a number from 0 to 1, not '1.1'."),
+        (["--top-p", "1.1"], "--top-p takes a number above 0 and up to 1, not '1.1'."),
         (["--top-k", "2.5"], "--top-k takes a whole number of at least 0, not '2.5'."),
         (["--max-tokens", "0"], "--max-tokens takes a whole number of at least 1, not '0'."),
         (["--context", "1"], "--context takes a whole number of at least 16, not '1'."),
@@ -279,6 +279,8 @@ def test_the_chat_opens_without_a_model_too(run: Run, built_in: Path) -> None:
 def test_resume_opens_the_latest_or_the_named_conversation(run: Run, folder: Path) -> None:
     store = Store(folder / "home" / "conversations.db")
     named, latest = store.create(name="work"), store.create()
+    for conversation in (named, latest):
+        store.add(conversation.id, None, "user", "hello")
     store.close()
     run("--resume")
     assert options().conversation_id == latest.id
@@ -387,7 +389,7 @@ def test_with_no_model_at_all_there_is_a_sentence_on_how_to_get_one(
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         assert __main__.main(["-p", "hi"]) == 2
-    assert "Download a GGUF file" in capsys.readouterr().err
+    assert "qwenchat models advise" in capsys.readouterr().err
 
 
 def test_a_broken_settings_file_is_named_even_where_no_model_opens(tmp_path: Path) -> None:

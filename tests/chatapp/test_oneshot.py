@@ -92,7 +92,7 @@ def test_settings_are_used_and_wrong_ones_named(qwenchat: Program) -> None:
     (home / "settings.toml").write_text('temperature = 0.25\nsystem = "saved"\ntop_p = 7\n')
     result = qwenchat("-p", "hi")
     assert result.returncode == 0
-    assert "top_p takes a number from 0 to 1, not 7" in result.stderr
+    assert "top_p takes a number above 0 and up to 1, not 7" in result.stderr
     request = qwenchat.request()
     assert (request["sampling"]["temperature"], request["messages"][0]["content"]) == (0.25, "saved")
 
