@@ -96,7 +96,9 @@ def _arguments(command: commands.Command, start: str) -> list[Completion]:
     """What a command takes, where its usage says so: one of a few words, or a path."""
     if command.takes.strip("[]") == "PATH":
         return [Completion(path, clean_line(path, 90), "", not path.endswith("/")) for path in files.inside(start)]
-    words = [word for word in command.takes.strip("[]").split("|") if word.islower() or word.isdigit()]
+    words = [
+        word for word in command.takes.strip("[]").split("|") if word.isalnum() and (word.islower() or word.isdigit())
+    ]
     return [Completion(word, word) for word in words if word.startswith(start.lower()) and word != start]
 
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent / "chatapp"))
 
 from fake_backend import FakeBackend
 from harness import Chat, running
-from test_snapshots import SHOTS
+from test_looks import SHOTS
 
 from chatapp.app import QwenChat
 from chatapp.local import LocalBackend

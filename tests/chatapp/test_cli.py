@@ -112,11 +112,17 @@ def test_budgets_of_the_settings_are_in_gigabytes() -> None:
     assert (load.memory_budget, load.snapshot_budget) == (1_500_000_000, 20_000_000_000)
 
 
-def test_what_the_command_line_leaves_open_the_settings_say() -> None:
+def test_what_the_command_line_leaves_open_the_settings_say(built_in: Path) -> None:
     saved = Settings(temperature=0.1, top_k=5, thinking=True, system="saved", context_length=512, theme="dark")
     options = cli.complete(cli.parse(["--top-k", "9", "--thinking", "off"]), saved, {})
     assert options == ChatOptions(
-        sampling=Sampling(temperature=0.1, top_k=9), thinking=False, system="saved", context_length=512, theme="dark"
+        model=str(built_in),
+        local_model=str(built_in),
+        sampling=Sampling(temperature=0.1, top_k=9),
+        thinking=False,
+        system="saved",
+        context_length=512,
+        theme="dark",
     )
 
 

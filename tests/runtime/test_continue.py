@@ -165,7 +165,7 @@ def test_an_aside_gives_way_within_a_few_tokens_of_its_prompt(model: ChatModel) 
     asked = (Message("user", "word " * 200),)
     gone = run(model, asked, cancelled=after(1), aside=True, thinking=False)
     assert gone.end is not None
-    assert (gone.end.reason, gone.end.stats.prefilled_tokens) == ("cancelled", 16)
+    assert gone.end.reason == "cancelled" and gone.end.stats.prefilled_tokens <= 16
 
 
 def test_a_dropped_conversation_leaves_nothing_to_go_on_from(model: ChatModel) -> None:
