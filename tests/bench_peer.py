@@ -21,6 +21,12 @@ PEER = """
 import json, resource, statistics, sys, time
 import llama_cpp
 path, threads, prefill, tokens, contexts = json.loads(sys.argv[1])
+defaults = llama_cpp.llama_model_default_params
+def plain():
+    params = defaults()
+    params.use_extra_bufts = False  # its AMX buffers crash on some shapes
+    return params
+llama_cpp.llama_cpp.llama_model_default_params = plain
 started = time.perf_counter()
 room = max(*contexts, prefill) + 2 * tokens + 64
 model = llama_cpp.Llama(path, n_threads=threads, n_threads_batch=threads, n_ctx=room, n_batch=512, n_ubatch=512,
