@@ -9,7 +9,7 @@ import pytest
 from states import never
 from test_reuse import opened
 
-from runtime.protocol import Delta, Finished, Generate, Message, Sampling
+from runtime.protocol import Delta, Finished, Generate, Message, PromptProgress, Sampling
 from runtime.turn import ChatModel
 
 GREEDY = Sampling(temperature=0, presence_penalty=1.0, repetition_penalty=1.1, max_tokens=24)
@@ -163,9 +163,16 @@ def test_an_aside_does_not_keep_a_turn_from_settling(model: ChatModel) -> None:
 def test_an_aside_gives_way_within_a_few_tokens_of_its_prompt(model: ChatModel) -> None:
     model.drop(None)
     asked = (Message("user", "word " * 200),)
-    gone = run(model, asked, cancelled=after(1), aside=True, thinking=False)
-    assert gone.end is not None
-    assert gone.end.reason == "cancelled" and gone.end.stats.prefilled_tokens <= 16
+    begun: list[int] = []
+    ended = None
+    command = Generate("r", "a", asked, GREEDY, aside=True, thinking=False)
+    for event in model.generate(command, lambda: any(begun)):
+        if isinstance(event, PromptProgress):
+            begun.append(event.done)
+        elif isinstance(event, Finished):
+            ended = event
+    assert ended is not None
+    assert (ended.reason, ended.stats.prefilled_tokens) == ("cancelled", 16)
 
 
 def test_a_dropped_conversation_leaves_nothing_to_go_on_from(model: ChatModel) -> None:

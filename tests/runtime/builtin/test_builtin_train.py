@@ -44,7 +44,7 @@ def test_a_batch_is_a_function_of_seed_and_group(tokenizer: Tokenizer, world: Wo
 
 def test_rows_hold_whole_documents_and_little_else(tokenizer: Tokenizer, world: World) -> None:
     start, end = tokenizer.token_to_id("<|im_start|>"), tokenizer.token_to_id("<|im_end|>")
-    made = list(batches(tokenizer, world, "all", 1, 0, 8, 4, 512))
+    made = list(batches(tokenizer, world, "all", 1, 0, 32, 4, 512))
     assert np.mean([b.fill for b in made]) > 0.93
     for b in made:
         assert b.ids.shape == (4, 512 + AHEAD)
