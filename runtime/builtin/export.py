@@ -12,13 +12,13 @@ import gguf
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Type
-from gguf.quants import quantize
+from gguf.quants import dequantize, quantize
 from tokenizers import Tokenizer
 
 from runtime.builtin.model import EPS, LanguageModel, ModelConfig
 from runtime.builtin.prompt import template
 from runtime.builtin.schedule import TrainConfig
-from runtime.builtin.vocabulary import END_OF_TEXT, IM_END, SPECIAL, load_vocabulary
+from runtime.builtin.vocabulary import END_OF_TEXT, IM_END, SPECIAL, load_vocabulary, vocabulary_of
 
 ARCHITECTURE = "qwen35"
 NAME = "qwenchat built-in"
@@ -98,6 +98,24 @@ def _vocabulary(writer: Any, tokenizer: Tokenizer) -> None:
     writer.add_pad_token_id(tokens.index(END_OF_TEXT))
     writer.add_add_bos_token(False)
     writer.add_chat_template(template())
+
+
+def import_weights(model: LanguageModel, path: Path) -> Tokenizer:
+    """Reads weights that `export` wrote into a model of the same shape; the tokenizer that goes with them.
+
+    Raises ValueError, with a sentence, where the file is not of that shape.
+    """
+    reader = gguf.GGUFReader(path)
+    held = {t.name: torch.from_numpy(dequantize(t.data, t.tensor_type).copy()) for t in reader.tensors}
+    weights = {}
+    for name, parameter in model.state_dict().items():
+        stored = name.removesuffix("_log")
+        if stored not in held or held[stored].shape != parameter.shape:
+            raise ValueError(f"{path} is not a model of this shape: see its tensor {stored}.")
+        weights[name] = held[stored] if stored == name else (-held[stored]).log()
+    model.load_state_dict(weights)
+    tokens, merges = (reader.fields[f"tokenizer.ggml.{key}"].contents() for key in ("tokens", "merges"))
+    return vocabulary_of(tokens, merges)
 
 
 def load_run(out: Path) -> tuple[LanguageModel, Tokenizer]:

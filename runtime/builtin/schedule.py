@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runtime.builtin.corpus.mix import Stage
@@ -35,6 +35,10 @@ class TrainConfig:
     @property
     def steps(self) -> int:
         return self.tokens // (self.rows * self.length)
+
+    def scaled(self, rate: float) -> TrainConfig:
+        """The same with all learning rates times `rate`."""
+        return replace(self, muon_rate=self.muon_rate * rate, adam_rate=self.adam_rate * rate)
 
     @classmethod
     def from_dict(cls, body: dict[str, Any]) -> TrainConfig:

@@ -29,6 +29,7 @@ from runtime.builtin.corpus.registry import World
 from runtime.builtin.corpus.tour import DEFAULT_TOUR, TourError, read_tour
 from runtime.builtin.evaluate import cases, figures
 from runtime.builtin.evaluate import run as hold
+from runtime.builtin.export import import_weights
 from runtime.builtin.generate import Generator
 from runtime.builtin.model import LanguageModel
 from runtime.builtin.muon import Muon
@@ -148,20 +149,24 @@ def optimisers(model: LanguageModel, config: TrainConfig, bf16: bool) -> tuple[M
 class Run:
     """A training run in a folder: vocabulary, tour, checkpoint and log."""
 
-    def __init__(self, out: Path, config: TrainConfig, tour: Path | None, bf16: bool) -> None:
+    def __init__(
+        self, out: Path, config: TrainConfig, tour: Path | None, bf16: bool, begin_from: Path | None = None
+    ) -> None:
         self.out, self.config, self.bf16 = out, config, bf16
         out.mkdir(parents=True, exist_ok=True)
         if tour is not None or not (out / "tour.json").exists():
             read_tour(tour or DEFAULT_TOUR)
             (out / "tour.json").write_bytes((tour or DEFAULT_TOUR).read_bytes())
         base = World(read_tour(out / "tour.json"))
+        torch.manual_seed(config.seed)
+        self.model = LanguageModel(config.model)
+        if begin_from is not None and not self.checkpoint.exists():
+            self._begin_from(begin_from)
         if not (out / "vocabulary.json").exists():
             train_vocabulary(base, config.model.vocabulary, config.seed).save(str(out / "vocabulary.json"))
         self.tokenizer = load_vocabulary(out / "vocabulary.json")
         self.world = World(base.tour, pieces(self.tokenizer))
         self.data = Data(config, self.world, self.tokenizer)
-        torch.manual_seed(config.seed)
-        self.model = LanguageModel(config.model)
         self.muon, self.adam = optimisers(self.model, config, bf16)
         self.step = 0
         self.seconds = 0.0
@@ -171,6 +176,12 @@ class Run:
     @property
     def checkpoint(self) -> Path:
         return self.out / "checkpoint.pt"
+
+    def _begin_from(self, path: Path) -> None:
+        try:
+            import_weights(self.model, path).save(str(self.out / "vocabulary.json"))
+        except (OSError, ValueError) as error:
+            raise TrainError(str(error)) from error
 
     def _resume(self) -> None:
         saved = torch.load(self.checkpoint, weights_only=True)
@@ -297,6 +308,13 @@ def main(arguments: list[str] | None = None) -> int:
         default=TrainConfig().tokens,
         help="training tokens in all; may change from one start to the next",
     )
+    parser.add_argument(
+        "--begin-from",
+        type=Path,
+        metavar="FILE.gguf",
+        help="train a model that was exported further, with its vocabulary; only a new run asks for it",
+    )
+    parser.add_argument("--rate", type=float, default=1.0, help="factor of all learning rates of a new run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--precision", choices=("auto", "fp32", "bf16"), default="auto")
@@ -307,7 +325,10 @@ def main(arguments: list[str] | None = None) -> int:
     fast_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     bf16 = options.precision == "bf16" or (options.precision == "auto" and fast_bf16)
     try:
-        run = Run(options.out, TrainConfig(tokens=int(options.tokens), seed=options.seed), options.tour, bf16)
+        config = TrainConfig(tokens=int(options.tokens), seed=options.seed).scaled(options.rate)
+        if options.begin_from is not None:
+            config = dataclasses.replace(config, copying=0.0)  # it copies already
+        run = Run(options.out, config, options.tour, bf16, options.begin_from)
         torch.set_num_threads(options.threads)
         torch.set_flush_denormal(True)
         if not options.no_compile:

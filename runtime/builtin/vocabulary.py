@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -38,7 +39,20 @@ def train_vocabulary(world: World, size: int, seed: int, documents: int = 40_000
     texts = [re.sub(r"\w+", lambda m: m[0] if seen[m[0]] >= COMMON else "", text) for text in texts]
     for special in SPECIAL:
         texts = [text.replace(special, "\n") for text in texts]
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer = _around(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _around(bpe: models.BPE) -> Tokenizer:
+    """A tokenizer of the family's kind: normaliser, pre-tokeniser and decoder around byte pairs."""
+    tokenizer = Tokenizer(bpe)
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -47,13 +61,14 @@ def train_vocabulary(world: World, size: int, seed: int, documents: int = 40_000
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def vocabulary_of(tokens: Sequence[str], merges: Sequence[str]) -> Tokenizer:
+    """The tokenizer that a GGUF file describes by its tokens, in order of their ids, and its merges, "left right"."""
+    pairs = [(left, right) for left, right in (m.split(" ") for m in merges)]
+    tokenizer = _around(models.BPE({t: i for i, t in enumerate(tokens)}, pairs))
+    tokenizer.add_special_tokens([t for t in SPECIAL if t in set(tokens)])
     return tokenizer
 
 
