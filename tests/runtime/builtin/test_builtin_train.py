@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gguf import GGMLQuantizationType
 from tokenizers import Tokenizer
 from torch.nn import functional
 
 from runtime.builtin.batches import AHEAD, EMPTY, batches
 from runtime.builtin.corpus.registry import World
 from runtime.builtin.corpus.tour import DEFAULT_TOUR
+from runtime.builtin.export import export
 from runtime.builtin.model import ModelConfig
 from runtime.builtin.schedule import TrainConfig, plan
 from runtime.builtin.train import Run, TrainError, _cross_entropy, _learnt, main, train
@@ -104,6 +106,29 @@ def test_the_plan_warms_up_falls_and_changes_stages() -> None:
     assert {p.stage for p in plans[int(0.8 * config.steps) :]} == {"all", "long"}
     assert [p.trunk for p in plans] == sorted((p.trunk for p in plans), reverse=True)
     assert len({(p.stage, p.group, p.index) for p in plans}) == len(plans)
+
+
+def test_training_goes_on_from_an_exported_model(folder: Path, tmp_path: Path) -> None:
+    run = run_in(folder)
+    train(run, stop_at=3)
+    export(run.model, run.tokenizer, tmp_path / "begin.gguf", GGMLQuantizationType.F16)
+    begun = Run(tmp_path / "next", CONFIG, DEFAULT_TOUR, bf16=False, begin_from=tmp_path / "begin.gguf")
+    for (name, a), b in zip(begun.model.named_parameters(), run.model.parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-3, atol=1e-4), name
+    text = "<|im_start|>user\nZoë's 12 `/models`, ok?<|im_end|>"
+    assert begun.tokenizer.encode(text).ids == run.tokenizer.encode(text).ids
+    assert begun.world.pieces == run.world.pieces
+    train(begun, stop_at=1)
+    again = Run(tmp_path / "next", CONFIG, DEFAULT_TOUR, bf16=False, begin_from=tmp_path / "begin.gguf")
+    assert again.step == 1  # its own checkpoint counts from then on
+
+
+def test_a_model_of_another_shape_is_no_beginning(folder: Path, tmp_path: Path) -> None:
+    run = run_in(folder)
+    export(run.model, run.tokenizer, tmp_path / "begin.gguf")
+    other = replace(CONFIG, model=replace(SMALL, ff=128))
+    with pytest.raises(TrainError, match="not a model of this shape"):
+        Run(tmp_path / "next", other, DEFAULT_TOUR, bf16=False, begin_from=tmp_path / "begin.gguf")
 
 
 def test_another_configuration_does_not_go_on_with_a_run(folder: Path) -> None:
