@@ -27,8 +27,9 @@ from chatapp.options import ChatOptions
 from chatapp.remote import profiles
 from chatapp.remote.address import is_address
 from chatapp.settings import Settings
-from chatapp.store import Store, StoreError, source_of
+from chatapp.store import Store, StoreError
 from chatapp.switching import Switching
+from chatapp.thread import source_of
 
 # A program of the user's choice in place of the worker, as a shell would split it: for tests, and for other engines.
 WORKER_VARIABLE = "QWENCHAT_WORKER"

@@ -16,6 +16,7 @@ from textual.containers import Container
 from chatapp import commands
 from chatapp.backend import Backend
 from chatapp.blocks import ReplyBlock, UserBlock
+from chatapp.branch import Turn
 from chatapp.chip_row import ChipRow
 from chatapp.commands import CommandError
 from chatapp.completion import Completions
@@ -32,7 +33,6 @@ from chatapp.parts.versions import VersionsPart
 from chatapp.parts.writing import WritingPart
 from chatapp.sanitize import clean
 from chatapp.search_bar import SearchBar
-from chatapp.session import Turn
 from chatapp.settings import Value
 from chatapp.stage import JumpToEnd, Stage
 from chatapp.status import StatusLine

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from chatapp.figures import count, percent, plural
-from chatapp.store import Node, kept, messages
+from chatapp.store import Node
+from chatapp.thread import kept, messages
 from runtime.protocol import Message
 
 NEARLY_FULL = 0.85

@@ -11,10 +11,11 @@ from typing import Any, TextIO
 
 from chatapp import sanitize
 from chatapp.backend import Backend
+from chatapp.branch import Turn
 from chatapp.figures import plural
 from chatapp.options import ChatOptions
 from chatapp.remote.address import is_address
-from chatapp.session import Session, Turn
+from chatapp.session import Session
 from chatapp.store import Status, Store, StoreError
 from runtime.protocol import (
     Delta,

@@ -4,44 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from chatapp import unsent
-from chatapp.claim import Claim
-from chatapp.store import Conversation, Node, Status, Store, StoreError, messages, system_prompt
-from chatapp.tree import Tree, Twig
+from chatapp.branch import Branch, Turn
+from chatapp.store import Conversation, Node, Status, Store, StoreError
+from chatapp.thread import messages
+from chatapp.tree import Tree
 from chatapp.unsent import Unsent
-from runtime.protocol import Message, Role
+from chatapp.window import Window
+from runtime.protocol import Message
 
 T = TypeVar("T")
 
-POLL_SECONDS = 0.2
-"""Between two looks whether another window has ended its reply."""
 
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A question that is stored, with the place of its reply.
-
-    `asked`: the question's node, if it is new. `begun`: the reply goes on from this one. `cut`: the thread above is not
-    what it was, since the question or the reply is another version of one further up. `news`: what other windows have
-    written since, now a part of the thread above it. `aside`: they go on with another version of the conversation.
-    """
-
-    conversation_id: str
-    reply_id: int
-    messages: tuple[Message, ...]
-    asked: Node | None = None
-    begun: Node | None = None
-    cut: bool = False
-    news: tuple[Node, ...] = ()
-    aside: bool = False
-
-
-class Session:
+class Session(Branch):
     """Writes happen beside the event loop, in their order. Methods raise StoreError.
 
     Several windows may have one conversation open. One at a time writes a turn in it, from the question to the end of
@@ -49,20 +27,12 @@ class Session:
     """
 
     def __init__(self, store: Store, default_system: str = "") -> None:
-        self.conversation: Conversation | None = None
-        self.thread: list[Node] = []
-        self.system = default_system
+        super().__init__(store, default_system)
         self.own: dict[str, Any] = {}  # the settings of replies that are the conversation's own
-        self.tree = Tree()
-        self._store = store
-        self._default_system = default_system
         self._order = asyncio.Lock()
-        self._window = uuid.uuid4().hex
-        self._alive: Claim | None = None
-        self._writing: Claim | None = None
+        self._window = Window(store)
         self._unsent = Unsent()
         self._late: list[Callable[[], None]] = []  # ends of replies for which there was no room
-        self._stored_head: int | None = None  # as last seen
         self._version = -1
 
     def new(self) -> None:
@@ -116,7 +86,7 @@ class Session:
         def write() -> Turn:
             news, aside = self._catch_up()
             conversation = self._known(model)
-            self._writing = self._writing or self._store.claim(conversation.id)
+            self._window.take(conversation.id)
             if instead is not None:
                 self._cut(instead)
             with self._store.transaction():
@@ -278,7 +248,7 @@ class Session:
             self._late.append(write)
             raise
         finally:
-            self._release()
+            self._window.release()
 
     async def save_late(self) -> bool:
         """Write the ends of replies for which there was no room; whether none is left."""
@@ -302,7 +272,7 @@ class Session:
         try:
             return await self._written(lambda: self._add(conversation.id, "system", summary, meta=meta))
         finally:
-            self._release()
+            self._window.release()
 
     async def keep_own(self, own: Mapping[str, Any]) -> None:
         """These settings are the conversation's own from now on; a new one is stored with them later."""
@@ -316,7 +286,7 @@ class Session:
         And whether they have begun to go on with another version. Nothing as long as one of them still writes.
         """
         conversation = self.conversation
-        if conversation is None or self._writing is not None:
+        if conversation is None or self._window.writing:
             return [], False
 
         def read() -> tuple[list[Node], bool]:
@@ -347,7 +317,7 @@ class Session:
         conversation = self.conversation
         if conversation is None:
             return Unsent()
-        self._unsent = await self._in_order(lambda: unsent.take(self._store, conversation.id, self._window_key()))
+        self._unsent = await self._in_order(lambda: unsent.take(self._store, conversation.id, self._window.key))
         return self._unsent
 
     async def leave(self) -> None:
@@ -358,10 +328,7 @@ class Session:
 
     def close(self) -> None:
         """This window ends: what it keeps is for the next one."""
-        self._release()
-        if self._alive is not None:
-            self._alive.release()
-            self._alive = None
+        self._window.close()
 
     async def asked(self, limit: int) -> list[str]:
         """The last messages of the user in all conversations, oldest first."""
@@ -374,6 +341,10 @@ class Session:
     async def find(self, key: str) -> Conversation | None:
         """A saved conversation by name or id."""
         return await self._in_order(lambda: self._store.find(key))
+
+    async def _claim(self, waits: Callable[[], None], gives_up: Callable[[], bool]) -> bool:
+        conversation = self.conversation
+        return conversation is None or await self._window.begin(conversation.id, waits, gives_up)
 
     async def _in_order(self, work: Callable[[], T]) -> T:
         async with self._order:
@@ -391,30 +362,11 @@ class Session:
             return await self._in_order(write)
         except BaseException:
             self.thread, self._stored_head = before
-            self._release()
+            self._window.release()
             raise
 
-    async def _claim(self, waits: Callable[[], None], gives_up: Callable[[], bool]) -> bool:
-        conversation = self.conversation
-        tries = 0
-        while conversation is not None and self._writing is None:
-            self._writing = await asyncio.to_thread(self._store.claim, conversation.id)
-            if self._writing is None:
-                if gives_up():
-                    return False
-                tries += 1
-                if tries == 2:  # at the first somebody may just have looked
-                    waits()
-                await asyncio.sleep(POLL_SECONDS)
-        return True
-
-    def _release(self) -> None:
-        if self._writing is not None:
-            self._writing.release()
-            self._writing = None
-
     def _let_go(self) -> None:
-        self._release()
+        self._window.release()
         self._version = -1
 
     def _known(self, model: str = "") -> Conversation:
@@ -425,38 +377,6 @@ class Session:
                 self._store.keep_choices(self.conversation.id, self.own)
         return self.conversation
 
-    def _catch_up(self) -> tuple[list[Node], bool]:
-        """Go on from the stored head if it lies below this thread. Returns what is new, and whether it does not."""
-        if self.conversation is None:
-            return [], False
-        with self._store.transaction():
-            conversation = self._store.get(self.conversation.id)
-            stored = self._store.thread(self.conversation.id)
-        if conversation is None or conversation.head == self._stored_head:
-            return [], False
-        self.tree = Tree(self._store.twigs(self.conversation.id))
-        self.conversation, self._stored_head = conversation, conversation.head
-        places = {node.id: place for place, node in enumerate(stored)}
-        own = self.thread[-1].id if self.thread else None
-        if own is not None and own not in places:
-            return [], True
-        news = stored[places[own] + 1 :] if own is not None else stored
-        follows = self.system == (self._stored_system() if self.thread else self._default_system)
-        self.thread = stored
-        if follows and stored:
-            self.system = self._stored_system()
-        return news, False
-
-    def _take_back(self, turn: Turn) -> None:
-        """Go on from before the message of a turn, unless it has been replied to before."""
-        if len(self.thread) < 2:
-            return
-        *before, message, reply = self.thread
-        if reply.id == turn.reply_id and len(self._store.children(turn.conversation_id, message.id)) == 1:
-            self._stored_head = before[-1].id if before else None
-            self._store.set_head(turn.conversation_id, self._stored_head)
-            self.thread = before
-
     def _write_late(self) -> None:
         while self._late:
             self._late[0]()
@@ -465,45 +385,5 @@ class Session:
     def _keep_unsent(self, words: Unsent) -> None:
         if self.conversation is None and words == Unsent():
             return
-        unsent.keep(self._store, self._known().id, self._window_key(), words)
+        unsent.keep(self._store, self._known().id, self._window.key, words)
         self._unsent = words
-
-    def _window_key(self) -> str:
-        """This window's name, under which nobody takes what it keeps for left behind."""
-        if self._alive is None:
-            self._alive = self._store.claim(unsent.WINDOW + self._window)
-        return self._window
-
-    def _place(self, node: int) -> int:
-        """Where a message stands in the thread. Raises StoreError if it is not shown any more."""
-        place = next((place for place, each in enumerate(self.thread) if each.id == node), None)
-        if place is None:
-            raise StoreError("That message is not in the version of the conversation that is shown now.")
-        return place
-
-    def _cut(self, node: int) -> None:
-        self.thread = self.thread[: self._place(node)]
-
-    def _add(
-        self,
-        conversation_id: str,
-        role: Role,
-        content: str,
-        status: Status = "complete",
-        thought: str = "",
-        closed: bool = True,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Node:
-        parent = self.thread[-1].id if self.thread else None
-        node = self._store.add(conversation_id, parent, role, content, thought, status, closed, meta)
-        self.thread = [*self.thread, node]
-        self.tree.add(Twig(node.id, parent, role, node.meta.get("continues")))
-        self._stored_head = node.id
-        return node
-
-    def _begin_reply(self, conversation_id: str) -> Turn:
-        sent = messages(self.thread)
-        return Turn(conversation_id, self._add(conversation_id, "assistant", "", "partial").id, sent)
-
-    def _stored_system(self) -> str:
-        return system_prompt(self.thread)

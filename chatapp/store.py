@@ -13,112 +13,35 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from chatapp import database
 from chatapp.claim import Claim
 from chatapp.database import StoreError
-from chatapp.tree import Twig
-from runtime.protocol import Message, Role
-
-__all__ = ["Conversation", "Node", "Status", "Store", "StoreError", "messages", "source_of", "storable"]
-
-Status = Literal["complete", "partial", "cancelled", "failed"]
-Titled = Literal["", "model", "user"]
-
-_CONVERSATION = (
-    "id, title, name, created, updated, head, model, pinned, titled, deleted,"
-    " (SELECT group_concat(tag, char(10)) FROM tags WHERE conversation_id = conversations.id)"
+from chatapp.records import (
+    CONVERSATION,
+    NODE,
+    Conversation,
+    Node,
+    Status,
+    Titled,
+    conversation_of,
+    copied,
+    first_words,
+    node_of,
+    storable,
 )
-_NODE = "id, conversation_id, parent, role, content, thought, status, thought_closed, created, meta"
+from chatapp.tree import Twig
+from runtime.protocol import Role
+
+__all__ = ["Conversation", "Node", "Status", "Store", "StoreError"]
+
 _VOID = (
     "name IS NULL AND titled <> 'user' AND NOT EXISTS (SELECT * FROM nodes WHERE conversation_id = conversations.id)"
     " AND NOT EXISTS (SELECT * FROM unsent WHERE conversation_id = conversations.id)"
 )
 _NEXT_TOUCH = "(SELECT ifnull(max(touched), 0) + 1 FROM conversations)"
-_TITLE_LENGTH = 80
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """`created`, `updated` and `deleted` are seconds since 1970; `head` is the node whose thread is shown.
-
-    `titled`: who gave it its title; "" stands for the first words of its first message.
-    """
-
-    id: str
-    title: str
-    name: str | None
-    created: float
-    updated: float
-    head: int | None
-    model: str
-    pinned: bool = False
-    titled: Titled = ""
-    deleted: float | None = None
-    tags: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One message. `partial`: still being written, or its writer died; `thought_closed` False: it ends in its thought.
-
-    `meta` is any JSON object, the turn's figures for one.
-    """
-
-    id: int
-    conversation_id: str
-    parent: int | None
-    role: Role
-    content: str
-    thought: str = ""
-    status: Status = "complete"
-    thought_closed: bool = True
-    created: float = 0.0
-    meta: Mapping[str, Any] = field(default_factory=dict)
-
-
-SUMMARY = "What was said before, in short:"
-
-
-def last_cut(thread: Sequence[Node]) -> Node | None:
-    """The marker from which on older messages are not sent; its content is their summary, if there is one."""
-    return next((node for node in reversed(thread) if "cut" in node.meta), None)
-
-
-def system_prompt(thread: Sequence[Node]) -> str:
-    """The last one."""
-    return next((node.content for node in reversed(thread) if node.role == "system" and "cut" not in node.meta), "")
-
-
-def kept(thread: Sequence[Node]) -> list[Node]:
-    """What has not been left out of the context, without markers."""
-    cut = last_cut(thread)
-    first = cut.meta["cut"].get("from", 0) if cut is not None else 0
-    return [node for node in thread if "cut" not in node.meta and (node.role == "system" or node.id >= first)]
-
-
-def messages(thread: Sequence[Node]) -> tuple[Message, ...]:
-    """What the model is sent of a thread: the last system prompt first, then all that was asked and answered.
-
-    A reply that never came to its answer is left out, and so is what the last cut has left out: its summary stands
-    below the system prompt.
-    """
-    cut, text = last_cut(thread), system_prompt(thread)
-    if cut is not None and cut.content:
-        text = "\n\n".join(part for part in (text, f"{SUMMARY}\n{cut.content}") if part)
-    system = (Message("system", text),) if text else ()
-    thread = kept(thread)
-    turns = [node for node in thread if node.role == "user" or (node.role == "assistant" and node.content.strip())]
-    return (*system, *(Message(node.role, node.content, node.thought) for node in turns if node.content))
-
-
-def source_of(thread: Sequence[Node]) -> str | None:
-    """The path or the address of the model that answered last in a thread; None if that is not known."""
-    sources = (node.meta.get("source") for node in reversed(thread) if node.role == "assistant")
-    return next((source for source in sources if isinstance(source, str)), None)
 
 
 class Store:
@@ -205,7 +128,7 @@ class Store:
                 raise StoreError("This conversation was deleted.")
             row = sql.execute(
                 "INSERT INTO nodes (conversation_id, parent, role, content, thought, status, thought_closed, created,"
-                f" meta) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {_NODE}",
+                f" meta) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {NODE}",
                 (
                     conversation_id,
                     parent,
@@ -218,7 +141,7 @@ class Store:
                     json.dumps(dict(meta or {})),
                 ),
             ).fetchone()
-            node = _node(row)
+            node = node_of(row)
             title = first_words(node.content) if role == "user" else ""
             sql.execute(
                 "UPDATE conversations SET head = ?, updated = ?, title = iif(? = '' OR titled <> '' OR title <> '' AND"
@@ -266,19 +189,19 @@ class Store:
                 "WITH RECURSIVE up(node, depth) AS ("
                 " SELECT ifnull(?, (SELECT head FROM conversations WHERE id = ?)), 0"
                 " UNION ALL SELECT parent, depth + 1 FROM nodes JOIN up ON id = node WHERE parent < id)"
-                f" SELECT {_NODE} FROM up JOIN nodes ON id = node WHERE conversation_id = ? ORDER BY depth DESC",
+                f" SELECT {NODE} FROM up JOIN nodes ON id = node WHERE conversation_id = ? ORDER BY depth DESC",
                 (head, conversation_id, conversation_id),
             ).fetchall()
-        return [_node(row) for row in rows]
+        return [node_of(row) for row in rows]
 
     def children(self, conversation_id: str, parent: int | None) -> list[Node]:
         """The versions that follow a message, oldest first; of None, the conversation's first messages."""
         with self.reading() as sql:
             rows = sql.execute(
-                f"SELECT {_NODE} FROM nodes WHERE conversation_id = ? AND parent IS ? ORDER BY id",
+                f"SELECT {NODE} FROM nodes WHERE conversation_id = ? AND parent IS ? ORDER BY id",
                 (conversation_id, parent),
             ).fetchall()
-        return [_node(row) for row in rows]
+        return [node_of(row) for row in rows]
 
     def set_head(self, conversation_id: str, node_id: int | None) -> None:
         """Show another branch."""
@@ -289,9 +212,9 @@ class Store:
         """Every message of a conversation, oldest first."""
         with self.reading() as sql:
             rows = sql.execute(
-                f"SELECT {_NODE} FROM nodes WHERE conversation_id = ? ORDER BY id", (conversation_id,)
+                f"SELECT {NODE} FROM nodes WHERE conversation_id = ? ORDER BY id", (conversation_id,)
             ).fetchall()
-        return [_node(row) for row in rows]
+        return [node_of(row) for row in rows]
 
     def bring_in(self, conversation: Conversation, nodes: Sequence[Node]) -> Conversation:
         """A conversation from elsewhere, as a new one. The ids of `nodes` are numbers of its own, parents first.
@@ -304,7 +227,7 @@ class Store:
             copies: dict[Any, int] = {}
             for node in nodes:
                 parent = copies.get(node.parent)
-                meta = _copied(node.meta, copies)
+                meta = copied(node.meta, copies)
                 copies[node.id] = self.add(
                     made.id, parent, node.role, node.content, node.thought, node.status, node.thought_closed, meta
                 ).id
@@ -346,7 +269,7 @@ class Store:
             copies: dict[Any, int] = {}
             for node in thread:
                 status: Status = "cancelled" if node.status == "partial" else node.status
-                meta = _copied(node.meta, copies)
+                meta = copied(node.meta, copies)
                 closed = node.thought_closed
                 parent = self.add(made.id, parent, node.role, node.content, node.thought, status, closed, meta).id
                 copies[node.id] = parent
@@ -457,8 +380,8 @@ class Store:
 
     def _conversations(self, clauses: str, *values: object) -> list[Conversation]:
         with self.reading() as sql:
-            rows = sql.execute(f"SELECT {_CONVERSATION} FROM conversations {clauses}", values).fetchall()
-        return [_conversation(row) for row in rows]
+            rows = sql.execute(f"SELECT {CONVERSATION} FROM conversations {clauses}", values).fetchall()
+        return [conversation_of(row) for row in rows]
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -474,37 +397,3 @@ class Store:
                 return
             with database.transaction(sql):
                 yield sql
-
-
-def _copied(meta: Mapping[str, Any], copies: Mapping[Any, int]) -> dict[str, Any]:
-    """What is known of a message, for its copy: messages that it names are those of `copies`."""
-    made = dict(meta)
-    if isinstance(cut := made.get("cut"), dict):
-        made["cut"] = {**cut, "from": copies.get(cut.get("from"), 0)}
-    if "continues" in made:
-        made["continues"] = copies.get(made["continues"])
-    return made
-
-
-def _conversation(row: Sequence[Any]) -> Conversation:
-    key, title, name, created, updated, head, model, pinned, titled, deleted, tags = row
-    known = tuple(tags.split("\n")) if tags else ()
-    return Conversation(key, title, name, created, updated, head, model, bool(pinned), titled, deleted, known)
-
-
-def _node(row: Sequence[Any]) -> Node:
-    number, conversation_id, parent, role, content, thought, status, thought_closed, created, meta = row
-    return Node(
-        number, conversation_id, parent, role, content, thought, status, bool(thought_closed), created, json.loads(meta)
-    )
-
-
-def storable(text: str) -> str:
-    """Text that UTF-8 can hold: half a surrogate pair, as in a broken file name, becomes U+FFFD."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def first_words(content: str) -> str:
-    """The first line that says something, cut to a length that fits a list."""
-    line = " ".join(next((line for line in content.splitlines() if line.strip()), "").split())
-    return line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1].rstrip() + "…"

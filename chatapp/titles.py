@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 
 from chatapp.backend import Backend
 from chatapp.sanitize import clean_line
-from chatapp.store import Node, messages
+from chatapp.store import Node
+from chatapp.thread import messages
 from runtime.protocol import Delta, Finished, Generate, Message, Sampling
 
 IDLE_SECONDS = 2.0

@@ -7,24 +7,23 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from chatapp.backend import Backend
-from chatapp.blocks import ReplyBlock
+from chatapp.board import Board
+from chatapp.branch import Turn
 from chatapp.choices import Choices
 from chatapp.coming import Coming
-from chatapp.drafts import DraftRecord
-from chatapp.figures import TokenRate, count
 from chatapp.jobs import Ask, GoOn, Job, Jobs, Open, Question, Retry
 from chatapp.options import ChatOptions
 from chatapp.paths import model_path
 from chatapp.remote.address import is_address, label
-from chatapp.session import Session, Turn
+from chatapp.replies import Replies
+from chatapp.session import Session
 from chatapp.status import Status
-from chatapp.store import Node, StoreError
+from chatapp.store import StoreError
 from chatapp.view import View
 from runtime.protocol import (
-    Channel,
     Delta,
     Event,
     Failed,
@@ -34,11 +33,8 @@ from runtime.protocol import (
     Message,
     ModelInfo,
     Notice,
-    PromptProgress,
     Ready,
     Sampling,
-    Stats,
-    WasThought,
 )
 
 ASIDE = "Another window goes on with another version of this conversation. Both are kept."
@@ -46,8 +42,6 @@ _NOTHING: dict[type[Job], str] = {
     Retry: "There is no message to reply to yet.",
     GoOn: "There is no reply that could go on: the last one has come to its end. /retry asks for another.",
 }
-STATUS_SECONDS = 0.25
-"""Between two changes of the figures while a reply runs: faster than this nobody reads them."""
 
 
 class QuestionError(Exception):
@@ -67,27 +61,21 @@ class Turns:
         save_every: float = 1.0,
     ) -> None:
         self.choices = Choices(options)
-        self.records: dict[int, DraftRecord] = {}  # of the replies of this session, by their id
         self._backend = backend
         self._session = session
         self._options = options
         self._view = view
-        self._clock = clock
-        self.save_every = save_every
+        self._board = Board(view.turns_changed)
+        self.replies = Replies(backend, session, view, self.choices, self._board, self.hold, clock, save_every)
         self._jobs = Jobs()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._turning = False
-        self._request: str | None = None  # the one that the backend has
         self._stopping = False
         self._storing: tuple[str, ...] = ()  # the message that is on its way into the store
-        self._late: asyncio.Task[None] | None = None
-        self._channel: Channel | None = None  # of the reply that runs; None: nothing has come of it
-        self._status = Status()
         self._unheard: list[Event] = []
         self._loading: str | None = None  # the name of the file that is being opened
-        self._model: ModelInfo | None = None  # the last that was ready, also while its engine restarts
         self._coming = Coming(backend, options, view)
         self._lost: str | None = None  # the path of a model whose engine does not come back
         backend.on_event(self._heard)
@@ -95,25 +83,21 @@ class Turns:
     @property
     def model(self) -> ModelInfo | None:
         """The one that is open."""
-        return self._model
+        return self._board.model
 
     @property
     def status(self) -> Status:
-        model = self._backend.model or self._model
+        model = self._backend.model or self._board.model
         default = model.thinking_default if model is not None else None
         return replace(
-            self._status,
+            self._board.status,
             state=" · ".join(
-                s for s in ("stopping…" if self._stopping else self._status.state, self._coming.state) if s
+                s for s in ("stopping…" if self._stopping else self._board.status.state, self._coming.state) if s
             ),
             model=self._loading or (model.name if model is not None else None),
             thinking=self.choices.thinking if self.choices.thinking is not None else default,
             context_length=(model.context_length or None) if model is not None else None,
         )
-
-    @property
-    def _state(self) -> str:
-        return "stopping…" if self._stopping else self._status.state
 
     @property
     def waiting(self) -> list[str]:
@@ -199,32 +183,32 @@ class Turns:
     def reset(self) -> None:
         """Another conversation: the figures of the last one go."""
         self.choices.take(self._session.own)
-        ready = "ready" if self._backend.model is not None else ""
-        self._show(Status(state=self._status.state if self._status.busy else ready, busy=self._status.busy))
+        ready, before = "ready" if self._backend.model is not None else "", self._board.status
+        self._board.show(Status(state=before.state if before.busy else ready, busy=before.busy))
         self._view.turns_changed()
 
     def freed(self, tokens: int) -> None:
         """So many tokens of the conversation are not sent any more."""
-        used = self._status.context_used
-        self._show(replace(self._status, context_used=max(used - tokens, 0) or None if used else None))
+        used = self._board.status.context_used
+        self._board.change(context_used=max(used - tokens, 0) or None if used else None)
 
     async def stop(self) -> None:
         """End the reply that runs, and wait until it has ended."""
         if self._turning:
             self._stopping = True
             self._view.turns_changed()
-            if self._request is not None:
-                await self._backend.cancel(self._request)
+            if self.replies.request is not None:
+                await self._backend.cancel(self.replies.request)
             await self._idle.wait()
 
     async def answer_now(self) -> bool:
         """End the thought of the reply that runs, so that its answer follows; False if the backend cannot."""
-        return self._request is not None and await self._backend.answer_now(self._request)
+        return self.replies.request is not None and await self._backend.answer_now(self.replies.request)
 
     @property
     def thinks(self) -> bool:
         """Whether the reply that runs is in its thought, or may come to one."""
-        return self._turning and self._request is not None and self._channel != "answer"
+        return self._turning and self.replies.request is not None and self.replies.channel != "answer"
 
     async def question(self, messages: tuple[Message, ...], max_tokens: int, state: str) -> str:
         """The model's answer to a question of the program itself, when what runs has ended. Raises QuestionError."""
@@ -249,10 +233,10 @@ class Turns:
                 try:
                     await self._do(job)
                 except Exception as error:
-                    self._show(replace(self._status, state="failed", busy=False))
+                    self._board.change(state="failed", busy=False)
                     self._view.report(error)
                 finally:
-                    self._request = None
+                    self.replies.request = None
                     self._turning = self._stopping = False
                     self._idle.set()
                     self._view.turns_changed()
@@ -306,11 +290,11 @@ class Turns:
             self._view.say(ASIDE)
         self._view.show_news(turn.news)
         await self._view.begin_turn(turn)
-        await self._reply(turn)
+        await self.replies.run(turn, lambda: self._stopping)
 
     async def _put(self, job: Question) -> None:
         """Ask the model a question of the program itself."""
-        before = self._status
+        before = self._board.status
         conversation = self._session.conversation
         request = Generate(
             uuid.uuid4().hex,
@@ -320,8 +304,8 @@ class Turns:
             thinking=False,
             aside=True,
         )
-        self._request = request.request_id
-        self._show(replace(before, state=job.state, busy=True))
+        self.replies.request = request.request_id
+        self._board.show(replace(before, state=job.state, busy=True))
         text: list[str] = []
         try:
             async for event in self._backend.generate(request):
@@ -339,15 +323,15 @@ class Turns:
                 job.answer.set_result("".join(text).strip())
         finally:
             job.answer.cancel()  # unless it is done
-            self._show(before)
+            self._board.show(before)
 
     async def _begin_turn(self, job: Ask | Retry | GoOn) -> Turn | None:
         """None: it was stopped before it began, or there is nothing to reply to."""
-        status = self._status
+        status = self._board.status
 
         def waits() -> None:
             self._view.say("Another window is answering in this conversation: this waits for its reply.")
-            self._show(replace(status, state="waiting for another window", busy=True))
+            self._board.show(replace(status, state="waiting for another window", busy=True))
 
         model = self._backend.model
         name = model.name if model is not None else ""
@@ -360,16 +344,16 @@ class Turns:
                 case GoOn():
                     return await self._session.go_on(waits=waits, gives_up=lambda: self._stopping)
         finally:
-            if self._status.busy:
-                self._show(status)
+            if self._board.status.busy:
+                self._board.show(status)
 
     async def _load(self, job: Open) -> None:
         self._loading = label(job.path)
-        self._show(Status(state="connecting" if is_address(job.path) else "loading", busy=True))
+        self._board.show(Status(state="connecting" if is_address(job.path) else "loading", busy=True))
         try:
             await self._play_load(job)
         finally:
-            self._model = self._backend.model
+            self._board.model = self._backend.model
             self._loading = None
             self._view.turns_changed()
 
@@ -377,178 +361,23 @@ class Turns:
         async for event in self._backend.load(self._options.load(job.path)):
             match event:
                 case LoadProgress(done=done, total=total) if total > 0:
-                    self._show(replace(self._status, state=f"loading {100 * done // total} %"))
+                    self._board.change(state=f"loading {100 * done // total} %")
                 case Notice(message=message):
                     self._view.say(message)
                 case Ready():
-                    self._show(Status(state="ready"))
+                    self._board.show(Status(state="ready"))
                     if job.chosen:
                         self._view.model_chosen(job.path)
                 case Failed(message=message):
-                    self._show(Status(state="not loaded" if self._backend.model is None else "ready"))
+                    self._board.show(Status(state="not loaded" if self._backend.model is None else "ready"))
                     self._view.say(message, "error")
                 case _:
                     pass
 
     def _has_come(self) -> None:
         """The model that was opened beside the old one is ready, or will not be."""
-        self._model = self._backend.model or self._model
+        self._board.model = self._backend.model or self._board.model
         self._wake.set()
-
-    async def _reply(self, turn: Turn) -> None:
-        reply = await self._view.begin_reply(turn)
-        request = Generate(
-            uuid.uuid4().hex,
-            turn.conversation_id,
-            turn.messages,
-            self.choices.sampling,
-            self.choices.thinking,
-            self.choices.thinking_budget,
-            self.choices.preserve_thinking,
-            self.choices.drafts,
-        )
-        self._request, self._channel = request.request_id, None
-        self._show(Status(state="waiting", busy=True, context_used=self._status.context_used))
-        record = DraftRecord()
-        saving = asyncio.create_task(self._save(turn, reply))
-        ended: Finished | Failed | None = None
-        try:
-            if self._stopping:
-                ended = Finished(request.request_id, "cancelled", Stats())
-            else:
-                ended = await self._generate(request, reply, record)
-        except Exception as error:
-            self._view.report(error)
-        finally:
-            saving.cancel()
-            if isinstance(ended, Finished):
-                record.stats = ended.stats
-                self.records[turn.reply_id] = record
-            await self._end(turn, reply, ended)
-
-    async def _generate(self, request: Generate, reply: ReplyBlock, record: DraftRecord) -> Finished | Failed | None:
-        """Plays the events of a request; its last one, or None if it has none."""
-        rate = TokenRate()
-        tokens = 0
-        shown = float("-inf")
-        prompt: int | None = None
-        async for event in self._backend.generate(request):
-            match event:
-                case PromptProgress(done=done, total=total, cached=cached):
-                    prompt = total
-                    reply.prefill(done, total)
-                    self._show(
-                        replace(
-                            self._status,
-                            state=f"prefilling {count(done)}/{count(total)}",
-                            cached=cached,
-                            context_used=done,
-                        )
-                    )
-                case Delta(channel=channel, text=text, n_tokens=new):
-                    now = self._clock()
-                    record.add(event)
-                    tokens += new
-                    rate.add(now, new)
-                    reply.feed(channel, text, new)
-                    if now - shown >= STATUS_SECONDS or channel != self._channel:
-                        shown, self._channel = now, channel
-                        used = prompt + tokens if prompt is not None else None
-                        state = "thinking" if channel == "thinking" else "generating"
-                        self._show(replace(self._status, state=state, tok_per_s=rate.value(), context_used=used))
-                    await asyncio.sleep(0)  # a burst of events must not keep the screen from drawing
-                case WasThought():
-                    await reply.was_thought()
-                    record.was_thought()
-                case Notice(message=message):
-                    self._view.say(message)
-                case Finished() | Failed():
-                    return event
-                case _:
-                    pass
-        return None
-
-    async def _end(self, turn: Turn, reply: ReplyBlock, ended: Finished | Failed | None) -> None:
-        """Show and store how a reply has ended."""
-        try:
-            if isinstance(ended, Finished):
-                await self._finished(turn, reply, ended)
-            else:
-                await self._failed(turn, reply, ended)
-        except StoreError as error:
-            self._view.say(f"{error} The end of the reply is saved as soon as it can be.", "error")
-            if self._late is None:
-                self._late = asyncio.create_task(self._save_late())
-
-    async def _save_late(self) -> None:
-        done = False
-        while not done:
-            await asyncio.sleep(self.save_every)
-            done = await self._session.save_late()
-        self._late = None
-        self._view.say("The reply is saved now.")
-
-    async def _finished(self, turn: Turn, reply: ReplyBlock, ended: Finished) -> None:
-        stats = ended.stats
-        if turn.begun is not None:
-            stats = _with_before(stats, turn.begun)
-        await reply.finish(
-            ended.reason,
-            thought_closed=ended.thought_closed,
-            thinking_ms=stats.thinking_ms,
-            thinking_tokens=stats.thinking_tokens,
-        )
-        self._show(
-            replace(
-                self._status,
-                state="stopped" if ended.reason == "cancelled" else "ready",
-                busy=False,
-                tok_per_s=stats.decode_tok_per_s,
-                ttft_ms=stats.ttft_ms,
-                context_used=stats.context_used or None,
-                cached=stats.told()["cached_tokens"],
-                acceptance=stats.accepted / stats.drafted if stats.drafted else None,
-            )
-        )
-        meta: dict[str, object] = {"reason": ended.reason, "stats": stats.told(), **self._source()}
-        status: Literal["cancelled", "complete"] = "cancelled" if ended.reason == "cancelled" else "complete"
-        await self._session.finish(turn, reply.answer, reply.thought, status, ended.thought_closed, meta)
-
-    async def _failed(self, turn: Turn, reply: ReplyBlock, ended: Failed | None) -> None:
-        closed = bool(reply.answer) or not reply.thought
-        await reply.finish("failed", thought_closed=closed)
-        restarts = ended is not None and ended.kind == "worker"  # the backend tells when it is done
-        self._show(replace(self._status, state="restarting" if restarts else "failed", busy=restarts, tok_per_s=None))
-        if ended is not None:
-            self._view.say(ended.message, "error")
-        self.hold()  # they would fail as well, one after the other
-        if ended is not None and ended.kind == "context":
-            self._view.context_full(ended.message)
-            self._view.give_back(turn.messages[-1].content)
-        meta = {"reason": "failed", "failure": ended.kind if ended is not None else "internal", **self._source()}
-        await self._session.finish(turn, reply.answer, reply.thought, "failed", closed, meta)
-
-    def _source(self) -> dict[str, str]:
-        """Which model has replied, and where it is to be found again."""
-        model = self._backend.model or self._model
-        return {"model": model.name, "source": model.path} if model is not None else {}
-
-    async def _save(self, turn: Turn, reply: ReplyBlock) -> None:
-        """Store what there is, about every second; what there is no room for, as soon as there is."""
-        saved = ("", "")
-        told = False
-        while True:
-            await asyncio.sleep(self.save_every)
-            now = (reply.answer, reply.thought)
-            if now == saved:
-                continue
-            try:
-                await self._session.save(turn, *now)
-                saved, told = now, False
-            except StoreError as error:
-                if not told:
-                    self._view.say(f"{error} The reply goes on, unsaved for now.", "warning")
-                told = True
 
     def _heard(self, event: Event) -> None:
         """What the backend tells outside a request, the engine's restarts; while a reply ends, it waits for the end."""
@@ -562,33 +391,16 @@ class Turns:
             match event:
                 case Notice(message=message):
                     self._view.say(message, "warning")
-                    if self._model is not None and self._backend.model is None:
-                        self._show(replace(self._status, state="restarting", busy=True))
+                    if self._board.model is not None and self._backend.model is None:
+                        self._board.change(state="restarting", busy=True)
                 case Ready(model=model):
-                    self._model = model
+                    self._board.model = model
                     self._view.say("The engine is running again.")
-                    self._show(replace(self._status, state="ready", busy=False))
+                    self._board.change(state="ready", busy=False)
                     self._wake.set()
                 case Failed(message=message):
                     self._view.say(message, "error")
-                    self._lost = self._model.path if self._model is not None else None
-                    self._show(replace(self._status, state="failed", busy=False))
+                    self._lost = self._board.model.path if self._board.model is not None else None
+                    self._board.change(state="failed", busy=False)
                 case _:
                     pass
-
-    def _show(self, status: Status) -> None:
-        if status != self._status:
-            self._status = status
-            self._view.turns_changed()
-
-
-def _with_before(stats: Stats, begun: Node) -> Stats:
-    """The figures of a reply that went on, with what its beginning took to think."""
-    before = begun.meta.get("stats")
-    before = before if isinstance(before, dict) else {}
-    tokens, spent = before.get("thinking_tokens"), before.get("thinking_ms")
-    return replace(
-        stats,
-        thinking_tokens=stats.thinking_tokens + (tokens if isinstance(tokens, int) else 0),
-        thinking_ms=(stats.thinking_ms or 0) + spent if isinstance(spent, int | float) else stats.thinking_ms,
-    )

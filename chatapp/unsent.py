@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from chatapp.store import Store, first_words, storable
+from chatapp.records import first_words, storable
+from chatapp.store import Store
 
 WINDOW = "window-"
 """Begins the name that a living window claims."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from chatapp.blocks import ReplyBlock, Severity
-from chatapp.session import Turn
+from chatapp.branch import Turn
 from chatapp.store import Node
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_args
 
 from chatapp.exchange.export import MARK, VERSION
-from chatapp.store import Conversation, Node, Status, Titled
+from chatapp.records import Conversation, Node, Status, Titled
 from runtime.protocol import Role
 
 LARGEST = 200_000_000

@@ -14,7 +14,8 @@ from chatapp.parts.sidebar import SidebarPart
 from chatapp.parts.versions import VersionsPart
 from chatapp.sanitize import clean_line
 from chatapp.sidebar import Sidebar
-from chatapp.store import Node, StoreError, source_of
+from chatapp.store import Node, StoreError
+from chatapp.thread import source_of
 from chatapp.titles import Titler
 from chatapp.turns import ASIDE
 from chatapp.unsent import Unsent

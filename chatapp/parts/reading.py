@@ -64,7 +64,7 @@ class ReadingPart(FindingPart):
 
     def show_drafts(self) -> None:
         replies = [node for node in self._session.thread if node.role == "assistant"]
-        record = self.turns.records.get(replies[-1].id) if replies else None
+        record = self.turns.replies.records.get(replies[-1].id) if replies else None
         if not replies:
             raise CommandError("There is no reply yet.")
         if record is None:

@@ -13,9 +13,9 @@ from harness import Chat, Clock, both, running
 from textual import events
 
 from chatapp.blocks import ReplyBlock
+from chatapp.branch import Turn
 from chatapp.composer import Composer
 from chatapp.options import ChatOptions
-from chatapp.session import Turn
 from chatapp.settings import SettingsError, Value
 from chatapp.thought import ThoughtHead, ThoughtView
 from runtime.protocol import Failed, Message, Notice, Ready, Sampling, WasThought
@@ -69,7 +69,7 @@ async def test_the_prompt_is_stored_before_anything_is_generated(tmp_path: Path)
 async def test_the_partial_answer_is_stored_while_it_comes(tmp_path: Path) -> None:
     gate = Gate()
     async with running(FakeBackend([think("why"), say("half of "), gate, say("it")]), tmp_path) as chat:
-        chat.screen.turns.save_every = 0.01
+        chat.screen.turns.replies.save_every = 0.01
         await chat.send("go")
         await gate.reached.wait()
         await chat.until(lambda: chat.thread()[-1].content)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from chatapp import context
 from chatapp.picker import Picker
 from chatapp.status import METER, Status, StatusLine, _meter
-from chatapp.store import Node, kept, messages
+from chatapp.store import Node
+from chatapp.thread import kept, messages
 from runtime.protocol import Failed, Message, Ready
 
 SMALL = replace(MODEL, context_length=100, trained_context=400)

@@ -11,7 +11,7 @@ from chat_server import Answer, ChatServer, say, serving, stop, streamed, think,
 from program import Program, Result
 
 from chatapp.oneshot import FIGURES
-from chatapp.store import source_of
+from chatapp.thread import source_of
 
 KEY = "sk-very-secret-1234"
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from chatapp.store import Node, Store, StoreError, messages
+from chatapp.store import Node, Store, StoreError
+from chatapp.thread import messages
 from runtime.protocol import Message
 
 

@@ -100,7 +100,7 @@ async def test_a_message_leaves_the_queue_as_it_enters_the_conversation(store: S
     await session.keep(Unsent("draft", ("one", "two")))
     await session.ask("one", "m")
     assert session.conversation is not None
-    assert unsent.take(store, session.conversation.id, session._window) == Unsent("draft", ("two",))
+    assert unsent.take(store, session.conversation.id, session._window.key) == Unsent("draft", ("two",))
 
 
 async def test_draft_and_queue_stay_with_their_conversation(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ async def test_a_full_disk_loses_no_word_of_a_reply(tmp_path: Path) -> None:
     first, gate = Gate(), Gate()
     words = "many words " * 4000
     async with running(FakeBackend([first, say(words), gate, say("the end")]), tmp_path) as chat:
-        chat.screen.turns.save_every = 0.01
+        chat.screen.turns.replies.save_every = 0.01
         await chat.send("q")
         await first.reached.wait()
         sql = chat.store._connection

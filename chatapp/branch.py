@@ -1,0 +1,110 @@
+"""The version of a conversation that is shown: its thread, and where it stands in the stored tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chatapp.store import Conversation, Node, Status, Store, StoreError
+from chatapp.thread import messages, system_prompt
+from chatapp.tree import Tree, Twig
+from runtime.protocol import Message, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A question that is stored, with the place of its reply.
+
+    `asked`: the question's node, if it is new. `begun`: the reply goes on from this one. `cut`: the thread above is not
+    what it was, since the question or the reply is another version of one further up. `news`: what other windows have
+    written since, now a part of the thread above it. `aside`: they go on with another version of the conversation.
+    """
+
+    conversation_id: str
+    reply_id: int
+    messages: tuple[Message, ...]
+    asked: Node | None = None
+    begun: Node | None = None
+    cut: bool = False
+    news: tuple[Node, ...] = ()
+    aside: bool = False
+
+
+class Branch:
+    """What is added goes below the last message of the thread. Its methods are called one at a time."""
+
+    def __init__(self, store: Store, default_system: str = "") -> None:
+        self.conversation: Conversation | None = None
+        self.thread: list[Node] = []
+        self.system = default_system
+        self.tree = Tree()
+        self._store = store
+        self._default_system = default_system
+        self._stored_head: int | None = None  # as last seen
+
+    def _catch_up(self) -> tuple[list[Node], bool]:
+        """Go on from the stored head if it lies below this thread. Returns what is new, and whether it does not."""
+        if self.conversation is None:
+            return [], False
+        with self._store.transaction():
+            conversation = self._store.get(self.conversation.id)
+            stored = self._store.thread(self.conversation.id)
+        if conversation is None or conversation.head == self._stored_head:
+            return [], False
+        self.tree = Tree(self._store.twigs(self.conversation.id))
+        self.conversation, self._stored_head = conversation, conversation.head
+        places = {node.id: place for place, node in enumerate(stored)}
+        own = self.thread[-1].id if self.thread else None
+        if own is not None and own not in places:
+            return [], True
+        news = stored[places[own] + 1 :] if own is not None else stored
+        follows = self.system == (self._stored_system() if self.thread else self._default_system)
+        self.thread = stored
+        if follows and stored:
+            self.system = self._stored_system()
+        return news, False
+
+    def _take_back(self, turn: Turn) -> None:
+        """Go on from before the message of a turn, unless it has been replied to before."""
+        if len(self.thread) < 2:
+            return
+        *before, message, reply = self.thread
+        if reply.id == turn.reply_id and len(self._store.children(turn.conversation_id, message.id)) == 1:
+            self._stored_head = before[-1].id if before else None
+            self._store.set_head(turn.conversation_id, self._stored_head)
+            self.thread = before
+
+    def _place(self, node: int) -> int:
+        """Where a message stands in the thread. Raises StoreError if it is not shown any more."""
+        place = next((place for place, each in enumerate(self.thread) if each.id == node), None)
+        if place is None:
+            raise StoreError("That message is not in the version of the conversation that is shown now.")
+        return place
+
+    def _cut(self, node: int) -> None:
+        self.thread = self.thread[: self._place(node)]
+
+    def _add(
+        self,
+        conversation_id: str,
+        role: Role,
+        content: str,
+        status: Status = "complete",
+        thought: str = "",
+        closed: bool = True,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Node:
+        parent = self.thread[-1].id if self.thread else None
+        node = self._store.add(conversation_id, parent, role, content, thought, status, closed, meta)
+        self.thread = [*self.thread, node]
+        self.tree.add(Twig(node.id, parent, role, node.meta.get("continues")))
+        self._stored_head = node.id
+        return node
+
+    def _begin_reply(self, conversation_id: str) -> Turn:
+        sent = messages(self.thread)
+        return Turn(conversation_id, self._add(conversation_id, "assistant", "", "partial").id, sent)
+
+    def _stored_system(self) -> str:
+        return system_prompt(self.thread)
