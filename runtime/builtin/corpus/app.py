@@ -2,171 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 from typing import get_args
 
 from runtime.builtin.corpus.dialogue import Turn
-from runtime.builtin.corpus.grammar import Phrases
+from runtime.builtin.corpus.grammar import Phrases, listed, words
 from runtime.builtin.corpus.registry import World, intent
 from runtime.builtin.corpus.talk import load
 from runtime.builtin.corpus.tour import Entry, Kind, Tour
 from runtime.builtin.corpus.values import syllables
 
-WHAT = Phrases(
-    """
-    what does {c} do
-    what is {c}
-    what is {c} for
-    explain {c}
-    tell me about {c}
-    what happens with {c}
-    how does {c} work
-    {c}
-    can you explain {c}
-    what's {c}
-    what can {c} do
-    meaning of {c}
-    what does {c} mean
-    when do i use {c}
-    why would i use {c}
-    help with {c}
-    i do not understand {c}
-    do you know {c}
-    info on {c}
-    what will {c} do
-    what about {c}
-    what does the {k} {c} do
-    is there a {k} {c}
-    what happens when i use {c}
-    what happens if i try {c}
-    give me a hint about {c}
-    what is the {k} {c}
-    i found {c}, what is it
-    teach me {c}
-    what do i get with {c}
-    i saw {c} in the manual
-    could you tell me about {c}
-    please explain what {c} means
-    who needs {c}
-    what use is {c}
-    {c} does what
-    i want to learn about {c}
-    how do i use {c}
-    how is {c} used
-    when would i need {c}
-    """
-)
-PRESS = Phrases(
-    """
-    what happens if i press {c}
-    what does pressing {c} do
-    what happens when i hit {c}
-    what is the key {c} for
-    why would i press {c}
-    which function is on {c}
-    what's on {c}
-    """
-)
-HOW = Phrases(
-    """
-    how do i {i}
-    how can i {i}
-    i want to {i}
-    how to {i}
-    which {k} lets me {i}
-    which {k} do i use to {i}
-    what do i use to {i}
-    is there a way to {i}
-    can i {i}
-    i would like to {i}
-    how does one {i}
-    what must i do to {i}
-    help me {i}
-    let me {i}
-    {i}
-    is it possible to {i}
-    i'm trying to {i}
-    what do i type to {i}
-    what should i do to {i}
-    where can i {i}
-    could i {i}
-    i wish to {i}
-    do you know how to {i}
-    tell me how to {i}
-    how would i {i}
-    the {k} to {i}
-    what lets me {i}
-    i don't know how to {i}
-    how do i {i} in qwenchat
-    i have to {i}
-    explain how to {i}
-    can qwenchat {i}
-    i must {i}, how
-    teach me to {i}
-    is there a {k} to {i}
-    what do i press to {i}
-    i can't find how to {i}
-    what's the {k} to {i}
-    {i}, how
-    i need a way to {i}
-    does qwenchat let me {i}
-    """
-)
-LIST = {
-    "command": Phrases(
-        """
-        which commands are there
-        list [all|] the commands
-        what commands [do you have|are there|exist|can i use]
-        show me [all|] the commands
-        which slash commands [are there|can i use]
-        all commands
-        tell me the commands
-        what can i type
-        """
-    ),
-    "key": Phrases(
-        """
-        which keys are there
-        list [all|] the keys
-        what keys [are there|exist|can i use]
-        show me [all|] the [keys|shortcuts|key bindings]
-        which shortcuts [are there|can i use]
-        what are the keyboard shortcuts
-        key bindings
-        tell me the keys
-        which keys can i press
-        """
-    ),
-    "setting": Phrases(
-        """
-        which settings are there
-        list [all|] the settings
-        what settings [are there|exist|can i change]
-        show me [all|] the settings
-        what can i configure
-        which options are there
-        tell me the settings
-        what can i set
-        """
-    ),
+TABLES = load("app.toml")
+FRAMES = {name: Phrases(text) for name, text in TABLES.items() if isinstance(text, str)}
+LIST = {kind: Phrases(text) for kind, text in TABLES["list"].items()}
+WISHES_TABLES = load("wishes.toml")
+SYNONYMS: dict[str, str] = WISHES_TABLES.pop("words")
+MAIN = WISHES_TABLES.pop("main")
+# Names that mean more than one thing: without a mark or their kind they are questions of another sort.
+ORDINARY = words("think thinking draft drafts model models context system theme help")
+# How often a wish comes as an infinitive, a noun or a sentence of its own.
+FORMS = {"do": 6, "thing": 3, "plight": 2}
+FRAME_OF = {"do": ("how", "i"), "thing": ("thing", "t"), "plight": ("plight", "p")}
+KIND_WORDS = {
+    "command": ("command", "command", "slash command", "key", "shortcut"),
+    "key": ("key", "key", "shortcut", "hotkey", "command"),
+    "setting": ("setting", "setting", "option", "parameter", "command"),
 }
-NO_SUCH = Phrases(
-    """
-    what does {c} do
-    what is {c}
-    explain {c}
-    how does {c} work
-    what is {c} for
-    is there a command {c}
-    {c}
-    how do i use {c}
-    what happens when i type {c}
-    tell me about {c}
-    """
-)
 
-WISHES = {name: Phrases(lines) for name, lines in load("wishes.toml").items()}
+
+def _wishes(table: dict[str, str]) -> dict[str, Phrases]:
+    """The forms of a wish, with synonyms filled in."""
+    return {form: Phrases(re.sub(r"<(\w+)>", lambda m: SYNONYMS[m[1]], table[form])) for form in FORMS if form in table}
+
+
+WISHES = {name: _wishes(table) for name, table in WISHES_TABLES.items()}
+FIRST = {name: table["first"] for name, table in WISHES_TABLES.items() if "first" in table}
 
 
 def describe(entry: Entry) -> str:
@@ -174,19 +45,29 @@ def describe(entry: Entry) -> str:
     return f"`{entry.name}` is a {entry.kind}: {entry.action}."
 
 
-def advise(entry: Entry) -> str:
-    """What the model says when asked how to do what an entry does."""
-    verb = {"command": "Type", "key": "Press", "setting": "Change the setting"}[entry.kind]
-    key = f" or press `{entry.key}`" if entry.key else ""
-    return f"{verb} `{entry.usage or entry.name}`{key}: {entry.action}."
+def advise(tour: Tour, entry: Entry) -> str:
+    """What the model says when asked how to do what an entry does: all that does it, in one sentence."""
+    name = f"`{entry.usage or entry.name}`"
+    if entry.kind == "setting":
+        return f"Change the setting {name} in `/settings`: {entry.action}."
+    if entry.kind == "command":
+        return f"Type {name}{f' or press `{entry.key}`' if entry.key else ''}: {entry.action}."
+    names = " or ".join(f"`{e.name}`" for e in tour.of_kind("key") if e.about == entry.about)
+    press = f"{FIRST[entry.name]}, then press" if entry.name in FIRST else "Press"
+    return f"{press} {names}: {entry.action}."
 
 
-@intent(20, filler=1.5, joins=True)
+@intent(18, filler=1.5, joins=True)
 def what_is_it(r: Random, world: World) -> Turn:
     entry = r.choice(world.tour.entries)
     shown = r.choice((entry.name, entry.name, entry.name, f"`{entry.name}`", _loosely(r, entry)))
-    phrases = PRESS if entry.kind == "key" and r.random() < 0.35 else WHAT
-    user = phrases.typed(r, {"c": shown, "k": entry.kind})
+    if shown.lower() in ORDINARY or (entry.kind == "key" and len(entry.name) == 1):
+        shown = r.choice((f"`{entry.name}`", f"the {entry.kind} {entry.name}", f"the {entry.name} {entry.kind}"))
+    frames = FRAMES["what"]
+    if entry.kind != "command" and r.random() < 0.35:
+        frames = FRAMES["press" if entry.kind == "key" else "setting"]
+        shown = entry.name
+    user = frames.typed(r, {"c": shown, "k": entry.kind})
     return Turn(user, describe(entry), f"The user asks about the {entry.kind} {entry.name}.")
 
 
@@ -195,52 +76,92 @@ def _loosely(r: Random, entry: Entry) -> str:
     if entry.kind == "key":
         return r.choice((entry.name.lower(), entry.name.replace("+", "-"), entry.name.replace("+", " ").lower()))
     if entry.kind == "setting":
-        return entry.name.replace("_", " ")
-    return r.choice((entry.name.removeprefix("/"), entry.name.upper()))
+        return entry.name.replace("_", r.choice((" ", " ", "-")))
+    return r.choice((entry.name.removeprefix("/"), entry.name.upper(), entry.name.capitalize()))
 
 
-@intent(34, filler=1.5, joins=True)
+@intent(46, filler=1.5, joins=True)
 def how_to(r: Random, world: World) -> Turn:
-    entry = r.choice(_wished(world.tour))
-    wish = _wish(r, entry)
-    user = HOW.typed(r, {"i": wish, "k": entry.kind})
-    return Turn(user, advise(entry), f"The user wants to {wish}. The {entry.kind} {entry.name} does it.")
+    wished = _wished(world.tour)
+    entry = r.choices(wished, [_breadth(e) for e in wished])[0]
+    user = ask_how(r, *_wish(r, entry), r.choice(KIND_WORDS[entry.kind]))
+    return Turn(user, advise(world.tour, entry), f"The {entry.kind} {entry.name} is for this.")
+
+
+def _breadth(entry: Entry) -> float:
+    """What is wished for in many words is asked for more often."""
+    return sum(len(p.templates) for p in WISHES.get(entry.name, {}).values()) ** 0.5 or 1
+
+
+def ask_how(r: Random, form: str, wish: str, kind: str) -> str:
+    """A wish in one of the frames of its form."""
+    frame, field = FRAME_OF[form]
+    return FRAMES[frame].typed(r, {field: wish, "k": kind}, slips=(field,))
 
 
 def _wished(tour: Tour) -> list[Entry]:
-    """All but the keys that stand for a command, and the settings that only bear its name: the command answers."""
+    """All but keys that stand for a command or another key, and settings that only bear the name of a command."""
     commands = [e for e in tour.entries if e.kind == "command"]
-    keys = {e.key for e in commands}
+    taken = {e.key for e in commands}
     names = {e.name.removeprefix("/") for e in commands}
+    keys = tour.of_kind("key")
+    twins = {e.name for e in keys if any(o.about == e.about and o.name in WISHES and o != e for o in keys)}
     return [
         e
         for e in tour.entries
-        if not (e.kind == "key" and e.name in keys)
-        and not (e.kind == "setting" and e.name in names and e.name not in WISHES)
+        if e.name in WISHES
+        or not ((e.kind == "key" and e.name in taken | twins) or (e.kind == "setting" and e.name in names))
     ]
 
 
-def _wish(r: Random, entry: Entry) -> str:
-    if entry.name in WISHES:
-        return WISHES[entry.name].plain(r)
-    return f"{r.choice(('set', 'change'))} {entry.name.replace('_', ' ')}" if entry.kind == "setting" else entry.action
+def _wish(r: Random, entry: Entry) -> tuple[str, str]:
+    """The form of a wish, and its words."""
+    if entry.name not in WISHES:
+        verb = f"{r.choice(('set', 'change'))} {entry.name.replace('_', ' ')}"
+        return "do", verb if entry.kind == "setting" else entry.action
+    wishes = WISHES[entry.name]
+    form = r.choices(tuple(wishes), [FORMS[f] for f in wishes])[0]
+    return form, wishes[form].plain(r)
 
 
-@intent(2, filler=0.3)
+@intent(3, filler=0.3, joins=True)
+def usage(r: Random, world: World) -> Turn:
+    entry = r.choice(world.tour.of_kind("command"))
+    user = FRAMES["usage"].typed(r, {"c": entry.name})
+    takes = "" if entry.usage != entry.name else ", with nothing after it"
+    return Turn(user, f"Type `{entry.usage}`{takes}: {entry.action}.", f"How {entry.name} is written.")
+
+
+@intent(3, filler=0.3, joins=True)
+def key_of(r: Random, world: World) -> Turn:
+    """Which key a command is on."""
+    keyed = [e for e in world.tour.of_kind("command") if e.key]
+    entry = r.choice(keyed if keyed and r.random() < 0.6 else world.tour.of_kind("command"))
+    user = FRAMES["key_of"].typed(r, {"c": entry.name})
+    if entry.key:
+        return Turn(user, f"Press `{entry.key}`: {entry.action}.", f"The key of {entry.name} is {entry.key}.")
+    return Turn(user, f"`{entry.name}` has no key of its own. Type it: {entry.action}.", f"{entry.name} has no key.")
+
+
+@intent(1.5, filler=0.3)
 def which_are_there(r: Random, world: World) -> Turn:
+    """The main ones only: a list of all would be the longest reply by far."""
     kind = r.choice(get_args(Kind))
-    names = "\n".join(f"- `{e.name}`" for e in world.tour.of_kind(kind))
-    return Turn(LIST[kind].typed(r), f"The {kind}s are:\n\n{names}", f"I list the {kind}s.")
+    known = {e.name for e in world.tour.of_kind(kind)}
+    names = [f"`{name}`" for name in MAIN[kind].split() if name in known]
+    more = MAIN["all"][kind]
+    user = LIST[kind].typed(r)
+    return Turn(user, f"The main {kind}s are {listed(names)}. `{more}` shows all.", f"I list the main {kind}s.")
 
 
-@intent(1.5)
+@intent(2)
 def no_such_command(r: Random, world: World) -> Turn:
     """A command that does not exist is not explained."""
     known = {e.name for e in world.tour.entries}
     while (name := f"/{syllables(r)}") in known:
         pass
-    user = NO_SUCH.typed(r, {"c": name})
+    user = FRAMES["no_such"].typed(r, {"c": name})
     return Turn(user, f"I do not know `{name}`. Type `/help` to see the commands.", f"{name} is not in my list.")
 
 
-INTENTS = (what_is_it, how_to, which_are_there, no_such_command)
+INTENTS = (what_is_it, how_to, usage, key_of, which_are_there, no_such_command)

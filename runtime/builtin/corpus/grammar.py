@@ -7,7 +7,7 @@ values, which no noise ever touches, since the reply depends on them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from random import Random
 from typing import NamedTuple
 
@@ -57,9 +57,14 @@ class Phrases:
         """One template expanded, as written."""
         return "".join(p.text for p in expand(r, r.choice(self.templates), values))
 
-    def typed(self, r: Random, values: Mapping[str, object] = {}, question: bool = True) -> str:
-        """One template expanded as a user would type it: openers, closers, case and typing mistakes."""
-        return dress(r, expand(r, r.choice(self.templates), values), question)
+    def typed(
+        self, r: Random, values: Mapping[str, object] = {}, question: bool = True, slips: Collection[str] = ()
+    ) -> str:
+        """One template expanded as a user would type it: openers, closers, case and typing mistakes.
+
+        The values of the fields in `slips` are ordinary words, in which mistakes may happen too.
+        """
+        return dress(r, expand(r, r.choice(self.templates), values, slips), question)
 
     def matches(self, text: str, fields: Mapping[str, str] = {}) -> bool:
         """Whether `text` is one of the templates, but for case and marks; `fields` are patterns, by default any."""
@@ -70,12 +75,12 @@ class Phrases:
         return [_pattern(t, fields) for t in self.templates]
 
 
-def expand(r: Random, template: str, values: Mapping[str, object]) -> list[Piece]:
+def expand(r: Random, template: str, values: Mapping[str, object], slips: Collection[str] = ()) -> list[Piece]:
     """Raises KeyError for a field without a value."""
     pieces: list[Piece] = []
     for token in re.split(r"(\{\w+\})", _choose(r, template).strip()):
         if token.startswith("{"):
-            pieces.append(Piece(str(values[token[1:-1]]), True))
+            pieces.append(Piece(str(values[token[1:-1]]), token[1:-1] not in slips))
         elif token:
             pieces.append(Piece(token, False))
     return pieces
@@ -102,6 +107,8 @@ def normal(text: str) -> str:
 def dress(r: Random, pieces: list[Piece], question: bool = True) -> str:
     if r.random() < 0.10:
         pieces = [p if p.value else Piece(_shorthand(r, p.text), False) for p in pieces]
+    if r.random() < 0.06:
+        pieces = [p if p.value else Piece(_terse(p.text), False) for p in pieces]
     if r.random() < 0.14:
         pieces = _mistype(r, pieces)
     if r.random() < 0.08:
@@ -128,6 +135,11 @@ def _shorthand(r: Random, text: str) -> str:
         if r.random() < 0.6:
             text = re.sub(rf"\b{word}\b", short, text)
     return text
+
+
+def _terse(text: str) -> str:
+    """Without the articles, as in a telegram."""
+    return re.sub(r"\b(?:the|a|an|my|this) (?=\w)", "", text)
 
 
 def _mistype(r: Random, pieces: list[Piece]) -> list[Piece]:
