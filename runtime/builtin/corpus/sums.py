@@ -1,7 +1,8 @@
 """Arithmetic, with the working in the thought, or in the answer when there is none.
 
 The working goes digit by digit from the ones, as on paper: every step reads at most three digits that are already in
-sight. Without working a model of this size guesses.
+sight. It begins with the sum in figures, since it may have been asked in words or in a story. Without working a model
+of this size guesses.
 """
 
 from __future__ import annotations
@@ -11,147 +12,32 @@ from random import Random
 from runtime.builtin.corpus.dialogue import Turn
 from runtime.builtin.corpus.grammar import Phrases, sentence, words
 from runtime.builtin.corpus.registry import World, intent
+from runtime.builtin.corpus.talk import load
 from runtime.builtin.corpus.values import NAMES
 
+PHRASES = {name: Phrases(text) for name, text in load("sums.toml").items()}
+STORIES = ("gain", "loss", "boxes", "share")
 PLACES = ("ones", "tens", "hundreds", "thousands", "ten thousands")
-ASK = Phrases(
-    """
-    [what is|what's|whats] {e}
-    {e}
-    {e}
-    {e} =
-    calculate {e}
-    how much is {e}
-    compute {e}
-    work out {e}
-    can you do {e}
-    solve {e}
-    what does {e} make
-    {e} equals
-    {e} is what
-    {e} makes
-    how many is {e}
-    can you calculate {e}
-    do you know {e}
-    please do {e}
-    figure out {e}
-    a sum: {e}
-    i want to know {e}
-    can you work out {e}
-    what do i get for {e}
-    give me {e}
-    find {e}
-    how about {e}
-    try {e}
-    the answer to {e}
-    what about {e}
-    and {e}
-    can you add up {e}
-    my homework: {e}
-    next sum: {e}
-    what would {e} be
-    help me with {e}
-    quick, {e}
-    and now {e}
-    what comes out of {e}
-    {e} gives
-    {e} is equal to
-    the value of {e}
-    so {e} would make
-    tell me {e}
-    result: {e}
-    i have to do {e}
-    check {e} for me
-    {e}, what do you get
-    let us do {e}
-    do the sum {e}
-    please solve this: {e}
-    what number is {e}
-    {e}, for my homework
-    is it hard to do {e}
-    how big is {e}
-    i wonder what {e} is
-    {e} as a number
-    type the result of {e}
-    a quick one: {e}
-    one sum: {e}
-    can you tell me what {e} is
-    """
+COUNTED = words(
+    "apples books coins eggs cards stones cats sweets stamps pens marbles balls cookies cups flowers oranges pears "
+    "tickets cakes nuts shells toys pictures plates chairs birds fish"
 )
-ADD = Phrases(
-    """
-    add {a} and {b}
-    add {a} to {b}
-    the sum of {a} and {b}
-    what is the sum of {a} and {b}
-    what do you get if you add {a} and {b}
-    {a} and {b} together
-    how much are {a} and {b} together
-    what is {b} more than {a}
-    put {a} and {b} together
-    {a} increased by {b}
-    """
+IN_WORDS = 0.16  # share of operands written as words
+SMALL = words(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
 )
-SUBTRACT = Phrases(
-    """
-    subtract {b} from {a}
-    take {b} from {a}
-    take {b} away from {a}
-    {a} take away {b}
-    the difference between {a} and {b}
-    what is the difference between {a} and {b}
-    what is left of {a} without {b}
-    {a} less {b}
-    how much is {a} reduced by {b}
-    what is {b} less than {a}
-    """
-)
-MULTIPLY = Phrases(
-    """
-    multiply {a} by {b}
-    multiply {a} and {b}
-    the product of {a} and {b}
-    what is the product of {a} and {b}
-    how much is {a} multiplied by {b}
-    {a} multiplied by {b}
-    """
-)
-DIVIDE = Phrases(
-    """
-    divide {a} by {b}
-    {a} divided by {b}
-    what is {a} divided by {b}
-    how often does {b} fit into {a}
-    how many times does {b} go into {a}
-    split {a} into {b} parts
-    """
-)
-COMPARE = Phrases(
-    """
-    which is [bigger|larger|greater|more], {a} or {b}
-    what is [bigger|larger|greater|more], {a} or {b}
-    is {a} [bigger|larger|greater|more] than {b}
-    {a} or {b}, which is [bigger|larger|greater|more]
-    which number is [bigger|larger|greater], {a} or {b}
-    compare {a} and {b}
-    """
-)
-GAIN = (
-    "{n} has {a} {x} and [buys|gets|finds|wins|picks] {b} more. How many {x} does {n} have [now|]",
-    "i have {a} {x} and [buy|get|find] {b} more. how many [{x}|] [do i have|are there]",
-    "if i have {a} {x} and someone gives me {b}, how many do i have",
-    "there are {a} {x} in one box and {b} in another. how many [are there|] [in total|together|altogether]",
-    "{a} {x} and {b} {x} are how many {x}",
-)
-LOSS = (
-    "{n} has {a} {x} and [eats|loses|sells|gives away|drops] {b}. How many {x} are left",
-    "i have {a} {x} and [eat|lose|sell|give away] {b}. how many [{x}|] are left",
-    "if i have {a} {x} and someone takes {b}, how many do i have",
-    "there are {a} {x} and {b} are taken away. how many [are left|remain]",
-    "of {a} {x} {b} are gone. how many are left",
-)
-GAINS, LOSSES = Phrases(GAIN), Phrases(LOSS)
-COUNTED = words("apples books coins eggs cards stones cats sweets stamps pens marbles balls cookies cups flowers euros")
+TENS = words("twenty thirty forty fifty sixty seventy eighty ninety")
+
+
+def in_words(n: int, dash: str = "-") -> str:
+    """`n` below 1000, spelt out."""
+    if n < 20:
+        return SMALL[n]
+    if n < 100:
+        return TENS[n // 10 - 2] + (f"{dash}{SMALL[n % 10]}" if n % 10 else "")
+    rest = f" and {in_words(n % 100, dash)}" if n % 100 else ""
+    return f"{SMALL[n // 100]} hundred{rest}"
 
 
 def add_steps(a: int, b: int) -> list[str]:
@@ -202,83 +88,115 @@ def worked(user: str, expression: str, steps: list[str], result: int | str) -> T
     """A turn whose working stands in the thought, or before the result in the answer."""
     thought = "\n".join([expression, *steps, f"result: {result}"])
     answer = f"{expression} = {result}"
-    return Turn(user, answer, thought, plain="\n".join([*steps, f"So {answer}."]) if steps else "")
+    return Turn(user, answer, thought, plain="\n".join([f"{expression}:", *steps, f"So {answer}."]) if steps else "")
 
 
 def _operands(r: Random) -> tuple[int, int]:
     """Mostly two digits; all pairs occur, zero and equal numbers too."""
-    size = r.choices((9, 99, 999, 9999), (10, 62, 22, 6))[0]
-    other = size if r.random() < 0.7 else r.choice((9, 20, 99))
+    size = r.choices((9, 99, 999, 9999), (9, 72, 15, 4))[0]
+    other = size if r.random() < 0.75 else r.choice((9, 20, 99))
     a, b = r.randint(0, size), r.randint(0, other)
     return (b, a) if r.random() < 0.3 else (a, b)
 
 
+def _balanced(r: Random, sign: str) -> tuple[int, int]:
+    """Operands whose ones carry, or borrow, in every second sum."""
+    wanted = r.random() < 0.5
+    while True:
+        a, b = _operands(r)
+        if sign == "-" and b > a and r.random() < 0.85:
+            a, b = b, a
+        over = a % 10 + b % 10 > 9 if sign == "+" else a % 10 < b % 10
+        if over == wanted:
+            return a, b
+
+
+def _spelt(r: Random, *numbers: int) -> list[str]:
+    """The numbers as users write them: in figures, or all in words."""
+    if r.random() > IN_WORDS or max(numbers) > 999:
+        return [str(n) for n in numbers]
+    dash = r.choice("-- ")
+    return [in_words(n, dash) for n in numbers]
+
+
 def _written(r: Random, a: int, sign: str, word: str, b: int) -> str:
     x = r.random()
-    if x < 0.45:
+    if x < 0.4:
         return f"{a} {sign} {b}"
-    if x < 0.7:
+    if x < 0.6:
         return f"{a}{sign}{b}"
-    return f"{a} {word} {b}"
+    first, second = _spelt(r, a, b)
+    return f"{first} {word} {second}"
 
 
-def _story(r: Random, phrases: Phrases, a: int, b: int) -> str:
-    return phrases.typed(r, {"a": a, "b": b, "n": r.choice(NAMES), "x": r.choice(COUNTED)})
+def _asked(r: Random, name: str, *numbers: int) -> str:
+    """One of the phrases of `name`, with numbers, names and things."""
+    n, m = r.sample(NAMES, 2)
+    fields = dict(zip("ab", _spelt(r, *numbers), strict=False))
+    text = PHRASES[name].typed(r, {**fields, "n": n, "m": m, "x": r.choice(COUNTED)})
+    return sentence(text) if name in STORIES and r.random() < 0.6 else text
 
 
-@intent(12, filler=1)
+def _ask(r: Random, expression: str) -> str:
+    return PHRASES["ask"].typed(r, {"e": expression})
+
+
+@intent(17, filler=1)
 def addition(r: Random, world: World) -> Turn:
-    a, b = _operands(r)
+    a, b = _balanced(r, "+")
     x = r.random()
-    if x < 0.65:
-        user = ASK.typed(r, {"e": _written(r, a, "+", r.choice(("plus", "and", "added to")), b)})
-    elif x < 0.85:
-        user = ADD.typed(r, {"a": a, "b": b})
+    if x < 0.45:
+        user = _ask(r, _written(r, a, "+", r.choice(("plus", "plus", "and", "added to")), b))
     else:
-        user = sentence(_story(r, GAINS, a, b))
+        user = _asked(r, "add" if x < 0.73 else "gain", a, b)
     return worked(user, f"{a} + {b}", add_steps(a, b), a + b)
 
 
-@intent(12, filler=1)
+@intent(18, filler=1)
 def subtraction(r: Random, world: World) -> Turn:
-    a, b = _operands(r)
-    if b > a and r.random() < 0.85:
-        a, b = b, a
+    a, b = _balanced(r, "-")
     x = r.random()
-    if x < 0.65 or b > a:
-        user = ASK.typed(r, {"e": _written(r, a, r.choice("--−"), "minus", b)})
-    elif x < 0.85:
-        user = SUBTRACT.typed(r, {"a": a, "b": b})
+    if x < 0.42 or b > a:
+        user = _ask(r, _written(r, a, r.choice("--−"), "minus", b))
     else:
-        user = sentence(_story(r, LOSSES, a, b))
+        user = _asked(r, "subtract" if x < 0.73 else "loss", a, b)
     if b <= a:
         return worked(user, f"{a} - {b}", subtract_steps(a, b), a - b)
     steps = [f"{b} is more than {a}, so the result is negative", f"{b} - {a}", *subtract_steps(b, a)]
     return worked(user, f"{a} - {b}", steps, a - b)
 
 
-@intent(4, filler=0.5)
+@intent(6, filler=0.5)
 def multiplication(r: Random, world: World) -> Turn:
     a, d = r.choices((r.randint(0, 9), r.randint(10, 99), r.randint(100, 999)), (5, 4, 1))[0], r.randint(0, 9)
     first, second = (d, a) if r.random() < 0.4 else (a, d)
-    if r.random() < 0.8:
+    x = r.random()
+    if x < 0.6:
         sign = r.choice(("*", "x", "×", "*"))
-        user = ASK.typed(r, {"e": _written(r, first, sign, "times", second)})
+        user = _ask(r, _written(r, first, sign, "times", second))
+    elif x < 0.75:
+        user = _asked(r, "multiply", first, second)
+    elif x < 0.9:
+        a, d = max(a, 2), max(d, 2)
+        user = _asked(r, "boxes", *((d, a) if r.random() < 0.5 else (a, d)))
     else:
-        user = MULTIPLY.typed(r, {"a": first, "b": second})
-    steps = multiply_steps(a, d)
-    return worked(user, f"{a} × {d}", steps, a * d)
+        d = r.choice((2, 2, 3))
+        user = _asked(r, "double" if d == 2 else "triple", a)
+    return worked(user, f"{a} × {d}", multiply_steps(a, d), a * d)
 
 
-@intent(2.5)
+@intent(4)
 def division(r: Random, world: World) -> Turn:
     d, q = r.randint(1, 9), r.randint(0, 10)
     rest = r.randrange(d) if r.random() < 0.3 else 0
+    x = r.random()
+    if x > 0.88:
+        d, q, rest = 2, r.randint(1, 12), 0
     a = d * q + rest
-    if r.random() < 0.6:
-        user = ASK.typed(r, {"e": _written(r, a, r.choice("//:÷"), "divided by", d)})
+    if x < 0.5:
+        user = _ask(r, _written(r, a, r.choice("//:÷"), "divided by", d))
     else:
-        user = DIVIDE.typed(r, {"a": a, "b": d})
+        user = _asked(r, "half" if x > 0.88 else "divide" if x < 0.75 or not q or d < 2 else "share", a, d)
     steps = [f"{d} × {q} = {d * q}"] + ([f"{a} - {d * q} = {rest}"] if rest else [])
     return worked(user, f"{a} ÷ {d}", steps, f"{q} remainder {rest}" if rest else q)
 
@@ -286,37 +204,40 @@ def division(r: Random, world: World) -> Turn:
 @intent(2)
 def three_terms(r: Random, world: World) -> Turn:
     a, b, c = (r.randint(1, 60) for _ in range(3))
-    user = ASK.typed(r, {"e": r.choice((f"{a} + {b} + {c}", f"{a}+{b}+{c}", f"{a} plus {b} plus {c}"))})
+    user = _ask(
+        r, r.choice((f"{a} + {b} + {c}", f"{a}+{b}+{c}", f"{a} plus {b} plus {c}", f"{a}, {b} and {c} together"))
+    )
     first = a + b
     steps = [f"{a} + {b}", *add_steps(a, b), f"= {first}", f"{first} + {c}", *add_steps(first, c)]
     return worked(user, f"{a} + {b} + {c}", steps, first + c)
 
 
-@intent(1.5)
+@intent(2)
 def comparison(r: Random, world: World) -> Turn:
     a, b = _operands(r)
     while a == b:
         a, b = _operands(r)
-    user = COMPARE.typed(r, {"a": a, "b": b})
+    user = _asked(r, "compare", a, b)
     big, small = max(a, b), min(a, b)
     digits = f"{big} has {len(str(big))} digits, {small} has {len(str(small))}."
     return Turn(user, f"{big} is more than {small}.", f"I compare {a} and {b}. {digits}")
 
 
 def continued(r: Random, world: World) -> list[Turn]:
-    """A sum and another that goes on from its result."""
-    first = r.choice((addition, subtraction)).make(r, world)
-    start = int(first.reply.rsplit(" ", 1)[1])
-    if start < 0:
-        return [first]
-    b = r.randint(1, 60)
-    if r.random() < 0.5 or b > start:
-        user = Phrases("plus {b}\nand plus {b}\nadd {b}\nadd {b} to that\nnow add {b}\nand {b} more").typed(r, {"b": b})
-        return [first, worked(user, f"{start} + {b}", add_steps(start, b), start + b)]
-    user = Phrases("minus {b}\nand minus {b}\nsubtract {b}\nsubtract {b} from that\nnow take away {b}").typed(
-        r, {"b": b}
-    )
-    return [first, worked(user, f"{start} - {b}", subtract_steps(start, b), start - b)]
+    """A sum and one to three others that go on from its result."""
+    turns = [r.choice((addition, subtraction)).make(r, world)]
+    value = int(turns[0].reply.rsplit(" ", 1)[1])
+    for _ in range(r.choices((1, 2, 3), (6, 3, 1))[0]):
+        if value < 0:
+            break
+        b = r.randint(1, 60)
+        if r.random() < 0.5 or b > value:
+            user, sign, steps, result = _asked(r, "plus_more", 0, b), "+", add_steps(value, b), value + b
+        else:
+            user, sign, steps, result = _asked(r, "minus_more", 0, b), "-", subtract_steps(value, b), value - b
+        turns.append(worked(user, f"{value} {sign} {b}", steps, result))
+        value = result
+    return turns
 
 
 INTENTS = (addition, subtraction, multiplication, division, three_terms, comparison)

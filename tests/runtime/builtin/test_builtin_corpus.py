@@ -110,6 +110,21 @@ def written(steps: list[str]) -> int:
     return total
 
 
+def test_numbers_are_spelt_as_in_english() -> None:
+    spelt = {0: "zero", 13: "thirteen", 20: "twenty", 42: "forty-two", 99: "ninety-nine", 100: "one hundred"}
+    spelt |= {305: "three hundred and five", 999: "nine hundred and ninety-nine"}
+    assert {n: sums.in_words(n) for n in spelt} == spelt
+
+
+def test_two_digit_sums_carry_and_borrow_in_every_second(world: World) -> None:
+    for name, mark in (("addition", "carry 1"), ("subtraction", "borrow 1")):
+        r = Random(11)
+        turns = [BY_NAME[name].make(r, world) for _ in range(1000)]
+        lines = [line for t in turns for line in t.thought.splitlines() if line.startswith("ones")]
+        assert 400 < sum(mark in line for line in lines if "," in line) < 600
+        assert sum(max(map(int, re.findall(r"\d+", t.thought.splitlines()[0]))) < 100 for t in turns) > 600
+
+
 def test_conversions_are_right(world: World) -> None:
     r = Random(3)
     known = {u: c for c in units.CONVERSIONS for u in (*c.large[:2], *c.small[:2])}
@@ -215,9 +230,11 @@ def one_of(texts: Iterable[str]) -> str:
 
 def own_grammar(world: World) -> dict[str, list[tuple[Phrases, dict[str, str]]]]:
     """Per subject the phrasings that could make its messages, with what their fields can hold."""
-    number, words = r"\d+", r"[\w'-]+( [\w'-]+)*"
+    words = r"[\w'-]+( [\w'-]+)*"
+    spelt = rf"(?:{'|'.join((*sums.SMALL, *sums.TENS, 'hundred', 'and'))})"
+    number = rf"(?:\d+|{spelt}(?:[- ]{spelt})*)"
     operation = r"(\+|-|−|\*|x|×|/|:|÷|plus|minus|times|and|divided by)"
-    numbers = {"a": number, "b": number, "d": number, "e": f"{number} ?{operation} ?{number}"}
+    numbers = {"a": number, "b": number, "n": r"\w+", "m": r"\w+", "x": r"\w+", "e": f"{number} ?{operation} ?{number}"}
     labels = one_of(label for slot in recall.SLOTS.values() for label in slot.labels)
     told = {"o": "my|the", "l": rf"{labels}|({'|'.join(recall.SHARED)}) of the \w+", "v": words}
     names = {"c": one_of(e.name for e in world.tour.entries), "k": KINDS}
@@ -247,7 +264,7 @@ def own_grammar(world: World) -> dict[str, list[tuple[Phrases, dict[str, str]]]]
             *((p, told) for p in (recall.ASK, *(slot.ask for slot in recall.SLOTS.values()))),
             *((p, {"t": words, "n": words}) for p in relations.PHRASES.values()),
         ],
-        "sums": all_of(sums, numbers),
+        "sums": [(p, numbers) for p in sums.PHRASES.values()],
         "app": [(app.FRAMES[frame], names) for frame in ("what", "press", "setting", "usage", "key_of")],
         "facts": [*known.items(), *((p, {}) for _, p in facts.SINGLES)],
         "talk": [(p, {}) for p in talk.PHRASES.values()],
