@@ -110,7 +110,7 @@ def dress(r: Random, pieces: list[Piece], question: bool = True) -> str:
     if r.random() < 0.06:
         pieces = [p if p.value else Piece(_terse(p.text), False) for p in pieces]
     if r.random() < 0.14:
-        pieces = _mistype(r, pieces)
+        pieces = mistyped(r, pieces)
     if r.random() < 0.08:
         pieces = [p if p.value else Piece(p.text.replace("'", ""), False) for p in pieces]
     text = "".join(p.text for p in pieces)
@@ -142,7 +142,7 @@ def _terse(text: str) -> str:
     return re.sub(r"\b(?:the|a|an|my|this) (?=\w)", "", text)
 
 
-def _mistype(r: Random, pieces: list[Piece]) -> list[Piece]:
+def mistyped(r: Random, pieces: list[Piece]) -> list[Piece]:
     """One or two slips of the fingers in the fixed text."""
     result = list(pieces)
     for _ in range(r.choice((1, 1, 2))):

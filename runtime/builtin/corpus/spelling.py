@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from runtime.builtin.corpus import values
+from runtime.builtin.corpus import statements, values
 from runtime.builtin.corpus.dialogue import Turn
 from runtime.builtin.corpus.grammar import Phrases, sentence
 from runtime.builtin.corpus.registry import World, intent
@@ -177,6 +177,39 @@ REPEAT = Phrases(
     echo {t}
     copy this: {t}
     copy {t}
+    say exactly: {t}
+    say exactly {t}
+    say exactly this: {t}
+    repeat exactly: {t}
+    repeat word for word: {t}
+    word for word: {t}
+    repeat the following: {t}
+    repeat the sentence: {t}
+    repeat this sentence: {t}
+    repeat this back to me: {t}
+    echo back: {t}
+    echo the following: {t}
+    quote me: {t}
+    quote this: {t}
+    output this: {t}
+    output exactly: {t}
+    reply with: {t}
+    answer with: {t}
+    respond with exactly: {t}
+    type this: {t}
+    type the following: {t}
+    write down: {t}
+    write exactly: {t}
+    say it after me: {t}
+    after me: {t}
+    parrot this: {t}
+    give this back to me: {t}
+    [can|could|would] you repeat: {t}
+    [can|could|would] you repeat this: {t}
+    please say exactly: {t}
+    please copy this text: {t}
+    copy this line: {t}
+    copy the sentence: {t}
     print {t}
     just say {t}
     say back to me {t}
@@ -187,7 +220,7 @@ TWICE = Phrases("say {t} twice\nwrite {t} two times\nrepeat {t} twice\n{t}, twic
 
 @intent(7, filler=0.7)
 def repeat(r: Random, world: World) -> Turn:
-    t = values.phrase(r, world)
+    t = values.phrase(r, world) if r.random() < 0.5 else statements.any_sentence(r, world)
     if r.random() < 0.12:
         return Turn(TWICE.plain(r, {"t": t}), f"{t}\n{t}", f"I say it twice: {t}")
     return Turn(sentence(REPEAT.plain(r, {"t": t})), t, f"I repeat: {t}")

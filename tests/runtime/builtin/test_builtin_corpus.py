@@ -10,7 +10,21 @@ from types import ModuleType
 
 import pytest
 
-from runtime.builtin.corpus import app, code, facts, markup, recall, relations, spelling, stories, sums, talk, units
+from runtime.builtin.corpus import (
+    app,
+    code,
+    facts,
+    fillings,
+    markup,
+    memory,
+    recall,
+    spelling,
+    statements,
+    stories,
+    sums,
+    talk,
+    units,
+)
 from runtime.builtin.corpus.dialogue import Dialogue, Turn, segments
 from runtime.builtin.corpus.grammar import Phrases, expand, normal
 from runtime.builtin.corpus.mix import BY_NAME, INTENTS, SHARES, dialogue
@@ -20,6 +34,7 @@ from runtime.builtin.prompt import render
 
 STAGES = tuple(SHARES)
 KINDS = "|".join(sorted({word for words in app.KIND_WORDS.values() for word in words}))
+FRAMES = 240  # statements at the least
 
 
 def many(world: World, n: int = 400, stage: str = "all", seed: int = 7) -> list[Dialogue]:
@@ -156,11 +171,13 @@ def test_told_values_are_asked_back_as_last_told(world: World) -> None:
         d = dialogue(r, world)
         told: dict[str, str] = {}
         for turn in d.turns:
-            if " Noted: " in f" {turn.reply}":
+            if met := re.fullmatch(r"Nice to meet you, (.+)!", turn.reply):
+                told["your name"] = met[1]
+            elif " Noted: " in f" {turn.reply}":
                 for part in re.split(r"(?:, | and )(?=your |the )", turn.reply.partition("Noted: ")[2][:-1]):
                     subject, _, value = part.partition(" is ")
                     told[subject] = value.removeprefix("now ")
-            elif (said := re.fullmatch(r"(Your .+?|The .+? of the .+?) is (.+)\.", turn.reply)) and turn.weight == 4:
+            elif (said := re.fullmatch(r"((?:Your|The) .+?) is (.+)\.", turn.reply)) and turn.weight == 4:
                 key = said[1][0].lower() + said[1][1:]
                 if key in told:
                     assert told[key] == said[2]
@@ -168,17 +185,88 @@ def test_told_values_are_asked_back_as_last_told(world: World) -> None:
     assert seen > 50
 
 
-def test_what_was_not_told_is_not_in_the_dialogue(world: World) -> None:
-    r = Random(6)
-    seen = 0
-    for _ in range(1500):
-        d = dialogue(r, world)
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_quotation_is_what_the_user_said_before(world: World, stage: str) -> None:
+    quotes = 0
+    for d in many(world, 400, stage):
         for i, turn in enumerate(d.turns):
-            if untold := re.fullmatch(r"You have not told me (.+) yet\.", turn.reply):
-                earlier = " ".join(t.reply for t in d.turns[:i] if t.reply.startswith("Noted"))
-                assert f"{untold[1]} is" not in earlier
-                seen += untold[1] != "anything"
-    assert seen > 50
+            if turn.reply.startswith("You told me: "):
+                earlier = [t.user for t in d.turns[:i]]
+                for quote in re.findall(r'"([^"]+)"', turn.reply):
+                    assert any(quote in message for message in earlier), quote
+                    quotes += 1
+                assert turn.thought == turn.reply.replace("You told me", "The user told me", 1)
+    assert quotes > 50
+
+
+def test_a_statement_is_answered_by_the_sentence_that_holds_its_value(world: World) -> None:
+    r = Random(11)
+    for frame in (*statements.FRAMES, *statements.INTRODUCTIONS):
+        for _ in range(3):
+            turn, told = statements.fill(r, world, frame).tell(r, world)
+            assert turn.reply == statements.NOTED
+            assert told.value in told.quote and told.quote in turn.user
+            answer = told.ask(r)
+            assert answer.reply == f'You told me: "{told.quote}".'
+            assert all(told.sought not in ask.blanks for ask in told.asks)
+
+
+def test_the_newest_of_two_values_is_answered(world: World) -> None:
+    r = Random(12)
+    for _ in range(500):
+        item: memory.Told = memory.draw(r, world)
+        _, old = item.tell(r, world)
+        turn, new = old.correct(r, world, just_told=r.random() < 0.5)
+        assert new.value in turn.user and new.value in new.ask(r).reply
+        assert new.value != old.value or not new.value
+        assert new.quote in turn.user
+
+
+def test_things_told_together_have_questions_of_their_own(world: World) -> None:
+    """No question for one thing, however asked, fits the words of another's question."""
+    r = Random(13)
+    for _ in range(300):
+        told = [t for t in memory.several(r, world, 4) if isinstance(t, statements.Statement)]
+        questions = [{fill_in(ask.template, t) for ask in t.asks} for t in told]
+        for i, mine in enumerate(questions):
+            assert mine and mine.isdisjoint(set().union(*questions[:i], *questions[i + 1 :]))
+
+
+def fill_in(template: str, statement: statements.Statement) -> str:
+    return normal(template.format(**dict(statement.fields)))
+
+
+def unwrapped(question: str) -> set[str]:
+    """What the question may be about: its middle, for every way of asking that it could be."""
+    patterns = [p for wrappers in statements.WRAPPERS.values() for p in wrappers.patterns({"q": "(.+)"})]
+    return {m[1] for p in patterns if (m := re.fullmatch(p, normal(question)))}
+
+
+def test_what_was_not_told_is_not_in_the_dialogue(world: World) -> None:
+    """A question that is answered by "not told" would not be answered by anything told, if only nearly."""
+    r = Random(6)
+    for _ in range(1500):
+        known = [t.tell(r, world)[1] for t in memory.several(r, world, r.randint(0, 3))]
+        turn = memory.ask_untold(r, world, known)
+        assert turn.reply in (statements.UNTOLD, "You have not told me anything yet.")
+        asked = normal(turn.user)
+        for told in known:
+            if isinstance(told, statements.Statement):
+                assert unwrapped(asked).isdisjoint(fill_in(a.template, told) for a in told.asks), asked
+            elif told.owner != "the":
+                assert not re.search(rf"\b(my|our) {re.escape(normal(told.label))}$", asked), asked
+
+
+def test_there_are_many_statements_and_many_ways_to_ask() -> None:
+    assert len({frame.tell for frame in statements.FRAMES}) == len(statements.FRAMES) >= FRAMES
+    assert all(len(frame.asks) >= 3 for frame in statements.FRAMES)
+
+
+def test_the_blanks_of_questions_are_those_of_their_statement() -> None:
+    for frame in (*statements.FRAMES, *statements.INTRODUCTIONS):
+        for ask in frame.asks:
+            assert ask.blanks <= set(frame.blanks), frame
+            assert ask.template and "|" not in re.sub(r"\[[^\]]*\]", "", ask.template), frame
 
 
 def test_every_intent_and_every_entry_of_the_tour_occurs(world: World) -> None:
@@ -228,6 +316,40 @@ def one_of(texts: Iterable[str]) -> str:
     return "|".join(sorted({re.escape(normal(t)) for t in texts}))
 
 
+def blanks_of_statements() -> dict[str, str]:
+    """What the blanks can hold, as patterns."""
+    some_words = r"[\w'-]+( [\w'-]+){0,4}"
+    kinds = dict.fromkeys(fillings.MADE, some_words) | {
+        kind: one_of(items) + (r"|[\w'-]+" if kind in fillings.WITH_MADE_UP else "")
+        for kind, items in fillings.LISTS.items()
+    }
+    return {f"{kind}{i}": pattern for i in ("", "2", "3") for kind, pattern in kinds.items()}
+
+
+def questions_of_statements() -> dict[str, dict[str, list[tuple[str, re.Pattern[str]]]]]:
+    """Per kind of wrapper, by first word: ways of asking, and what they can read."""
+    fields = blanks_of_statements()
+    result: dict[str, dict[str, list[tuple[str, re.Pattern[str]]]]] = {kind: {} for kind in statements.WRAPPERS}
+    for frame in (*statements.FRAMES, *statements.INTRODUCTIONS):
+        for ask in frame.asks:
+            first = "" if ask.template[0] in "{[" else normal(ask.template).split()[0]
+            (pattern,) = Phrases([ask.template]).patterns(fields)
+            result[ask.kind].setdefault(first, []).append((ask.template, re.compile(pattern)))
+    return result
+
+
+def asked_by_the_grammar(text: str, questions: dict[str, dict[str, list[tuple[str, re.Pattern[str]]]]]) -> list[str]:
+    """The ways of asking for a statement that could read as `text`, in any wrapper."""
+    return [
+        template
+        for q in unwrapped(text)
+        for by_word in questions.values()
+        for first in (q.split()[0], "")
+        for template, pattern in by_word.get(first, [])
+        if pattern.fullmatch(q)
+    ]
+
+
 def own_grammar(world: World) -> dict[str, list[tuple[Phrases, dict[str, str]]]]:
     """Per subject the phrasings that could make its messages, with what their fields can hold."""
     words = r"[\w'-]+( [\w'-]+)*"
@@ -262,7 +384,6 @@ def own_grammar(world: World) -> dict[str, list[tuple[Phrases, dict[str, str]]]]
     return {
         "recall": [
             *((p, told) for p in (recall.ASK, *(slot.ask for slot in recall.SLOTS.values()))),
-            *((p, {"t": words, "n": words}) for p in relations.PHRASES.values()),
         ],
         "sums": [(p, numbers) for p in sums.PHRASES.values()],
         "app": [(app.FRAMES[frame], names) for frame in ("what", "press", "setting", "usage", "key_of")],
@@ -307,6 +428,15 @@ def test_no_held_out_question_is_a_phrasing_of_the_grammar(world: World, subject
         clashes += wish_clashes(world, questions)
     if clashes:
         pytest.fail(f"{len(clashes)} phrasings to be worded differently: {clashes}", pytrace=False)
+
+
+def test_no_held_out_question_is_asked_for_a_statement(world: World) -> None:
+    questions = questions_of_statements()
+    assert asked_by_the_grammar("Hey, where is the drill?", questions) == ["where is the {spare}"] * 20
+    held_out = {question for case in cases(world.tour, ["recall"]) for question in case.users}
+    clashes = sorted({template for question in held_out for template in asked_by_the_grammar(question, questions)})
+    if clashes:
+        pytest.fail(f"{len(clashes)} questions to be worded differently: {clashes}", pytrace=False)
 
 
 def test_the_generator_never_utters_a_held_out_message(world: World) -> None:

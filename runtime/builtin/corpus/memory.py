@@ -1,0 +1,155 @@
+"""Dialogues about what was told: several things among others, corrected, asked for near and far, or never told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from runtime.builtin.corpus import recall, statements
+from runtime.builtin.corpus.dialogue import Turn
+from runtime.builtin.corpus.recall import Fact
+from runtime.builtin.corpus.registry import World
+from runtime.builtin.corpus.statements import Statement
+
+Told = Fact | Statement
+Filler = Callable[[], Turn]
+PARSED = 0.36  # share of facts: names and "my … is …"
+
+
+def draw(r: Random, world: World) -> Told:
+    return recall.draw(r, world) if r.random() < PARSED else statements.draw(r, world)
+
+
+def clash(a: Told, b: Told) -> bool:
+    return a.clashes(b) or b.clashes(a)
+
+
+def several(r: Random, world: World, n: int, known: list[Told] | None = None) -> list[Told]:
+    """Things to tell, so that each question has one answer; `known` are told as well."""
+    chosen: list[Told] = []
+    while len(chosen) < n:
+        new = draw(r, world)
+        if not any(clash(new, other) for other in (*chosen, *(known or ()))):
+            chosen.append(new)
+            if isinstance(new, Statement) and len(chosen) < n and r.random() < 0.25:
+                pair = statements.rival(r, world, new)
+                if pair is not None:
+                    chosen[-1:] = pair
+    return chosen
+
+
+def dialogue(r: Random, world: World, stage: str, filler: Filler) -> tuple[list[Turn], str]:
+    """Turns that tell, fill and ask; the system prompt that goes with them, mostly none."""
+    copying = stage == "copying"
+    told = r.choices((1, 2), (4, 1))[0] if copying else r.choices((1, 2, 3, 4, 5), (40, 31, 17, 8, 4))[0]
+    between = r.choice((0, 0, 1)) if copying else r.choices(range(8), (38, 24, 13, 9, 6, 4, 3, 3))[0]
+    if stage == "long":
+        between = r.randint(8, 20)
+    if not copying and r.random() < 0.03:
+        return _of_the_system(r, world, filler, between)
+    turns: list[Turn] = []
+    known: list[Told] = []
+    if not copying and r.random() < 0.07:
+        turn, introduced = introduction(r, world)
+        turns.append(turn)
+        known += introduced
+        told -= 1
+    waiting = several(r, world, told, known)
+    while waiting:
+        n = _together(r, waiting) if r.random() < 0.25 else 1
+        now, waiting = waiting[:n], waiting[n:]
+        turn, now = _tell(r, world, now)
+        turns.append(turn)
+        known += now
+        if not copying and r.random() < (0.14 if n == 1 else 0.04):
+            _correct(r, world, turns, known, just_told=n == 1)
+        if waiting and not copying and between and r.random() < 0.2:
+            turns.append(filler())
+    if len(turns) == 1 and r.random() < 0.05:
+        turns.append(statements.quoting(statements.LAST.typed(r), [known[-1].quote]))
+    turns += [filler() for _ in range(between)]
+    if not copying and between and r.random() < 0.05:
+        _correct(r, world, turns, known, just_told=False)
+    turns += _questions(r, world, known, filler)
+    return turns, ""
+
+
+def _together(r: Random, waiting: list[Told]) -> int:
+    """How many of the next things, all of one sort, go into one message."""
+    n = 1
+    while n < min(3, len(waiting)) and type(waiting[n]) is type(waiting[0]):
+        n += 1
+    return n
+
+
+def _tell(r: Random, world: World, now: list[Told]) -> tuple[Turn, list[Told]]:
+    """All in one message; only things of one sort go together."""
+    facts = [t for t in now if isinstance(t, Fact)]
+    if len(now) == 1:
+        turn, one = now[0].tell(r, world)
+        return turn, [one]
+    if len(facts) == len(now):
+        turn, noted = recall.tell_together(r, facts)
+        return turn, [*noted]
+    turn, quoted = statements.tell_together(r, [t for t in now if isinstance(t, Statement)])
+    return turn, [*quoted]
+
+
+def _correct(r: Random, world: World, turns: list[Turn], known: list[Told], just_told: bool) -> None:
+    """One of the known things takes another value, often the last told; the newest stands last."""
+    i = len(known) - 1 if r.random() < 0.6 else r.randrange(len(known))
+    told = known[i]
+    if isinstance(told, Statement) and told.frame.topic == statements.INTRODUCING:
+        return
+    turn, new = told.correct(r, world, just_told and i == len(known) - 1)
+    turns.append(turn)
+    known[i : i + 1] = []
+    known.append(new)
+
+
+def _questions(r: Random, world: World, known: list[Told], filler: Filler) -> list[Turn]:
+    """For one, some or all, in any order; perhaps for what was not told, and for everything."""
+    n = len(known) if r.random() < 0.6 else r.randint(1, len(known))
+    asked = [t.ask(r) for t in r.sample(known, n)]
+    if len(known) < 3 and r.random() < 0.1:
+        asked.append(r.choice(known).ask(r))
+    if r.random() < 0.25:
+        asked.insert(r.randint(0, len(asked)), ask_untold(r, world, known))
+    if len(asked) > 1 and r.random() < 0.15:
+        asked.insert(1, filler())
+    if r.random() < 0.05:
+        asked.append(statements.everything(r, list(dict.fromkeys(t.quote for t in known))))
+    return asked
+
+
+def ask_untold(r: Random, world: World, known: list[Told]) -> Turn:
+    """A question that nothing known answers; often nearly one that is answered."""
+    if not known and r.random() < 0.1:
+        return statements.everything(r, [])
+    stated = [t for t in known if isinstance(t, Statement)]
+    if stated and r.random() < 0.5:
+        near = statements.rival(r, world, r.choice(stated))
+        if near is not None and all(near[1].tells_apart(other) for other in stated):
+            return near[1].ask_untold(r)
+    while True:
+        new = draw(r, world)
+        personal = new if isinstance(new, Fact) else new.personal()
+        if personal is not None and not any(clash(personal, other) for other in known):
+            return personal.ask_untold(r)
+
+
+def introduction(r: Random, world: World) -> tuple[Turn, list[Told]]:
+    """A name and more in one sentence, as people introduce themselves."""
+    statement = statements.fill(r, world, r.choice(statements.INTRODUCTIONS))
+    turn, statement = statement.tell(r, world)  # the reply is another: it takes the name
+    name = Fact("name", "name", dict(statement.fields)["name"], quote=statement.quote)
+    thought = f"The user tells me: your name is {name.value}. I confirm it."
+    return Turn(turn.user, f"Nice to meet you, {name.value}!", thought, weight=2), [name, statement]
+
+
+def _of_the_system(r: Random, world: World, filler: Filler, between: int) -> tuple[list[Turn], str]:
+    """A fact that the system prompt holds."""
+    fact = recall.draw(r, world)
+    subject = fact.subject if fact.owner == "the" else f"the user's {fact.label}"
+    system = f"You are a helpful assistant. {subject[0].upper()}{subject[1:]} is {fact.value}."
+    return [*(filler() for _ in range(between)), fact.ask(r)], system

@@ -1,0 +1,315 @@
+"""Statements in free form, and questions for them: the model quotes the user's own sentence.
+
+Whatever is not "my … is …" or a name (`recall.py`) is acknowledged without being parsed, and answered later by the
+sentence that said it, word for word. The frames are the tables of `statements.toml`, one table per topic: a question
+for one frame of a topic could mean another, so a dialogue holds two of a topic only where a blank tells them apart.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+from random import Random
+
+from runtime.builtin.corpus import fillings
+from runtime.builtin.corpus.dialogue import RECALL_WEIGHT, Turn
+from runtime.builtin.corpus.grammar import Phrases, Piece, dress, expand, listed, mistyped, words
+from runtime.builtin.corpus.registry import World
+from runtime.builtin.corpus.talk import load
+
+NOTED = "Noted, I will remember that."
+UNTOLD = "You have not told me that yet."
+ASKING = load("asking.toml")
+WRAPPERS = {kind: Phrases(ASKING[kind]) for kind in ("direct", "indirect", "noun")}
+LAST, EVERYTHING = Phrases(ASKING["last"]), Phrases(ASKING["everything"])
+ELLIPTIC, AGAIN = Phrases(ASKING["elliptic"]), Phrases(ASKING["again"])
+LEADS, BEHIND, BEFORE, AFTER = (
+    tuple(row.strip() for row in ASKING[kind].splitlines() if row.strip())
+    for kind in ("lead", "behind", "before", "after")
+)
+# Words that tell nothing of what a question is about.
+FREE = frozenset(
+    words(
+        """
+        a an and any are at be been by can could did do does else for from get give go had has have how i if in is it
+        its me more my new not now of on one or other our out should some that the their them there they thing things
+        this to up us use was we were what when where which who whom whose why will with would you your
+        """
+    )
+)
+PERSONAL = re.compile(r"\b(I|I'm|my|me|our|we|us)\b")
+INTRODUCING = "introduction"  # a topic of its own: the name beside the statement is parsed
+MARKS = {"~": "indirect", "=": "noun"}
+BLANK = re.compile(r"\{(\w+)\}")
+
+
+def blanks(template: str) -> frozenset[str]:
+    return frozenset(BLANK.findall(template))
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A way of asking. `kind` is that of the wrappers around it."""
+
+    kind: str
+    template: str
+
+    @cached_property
+    def blanks(self) -> frozenset[str]:
+        return blanks(self.template)
+
+
+@dataclass(frozen=True)
+class Frame:
+    topic: str
+    tell: str
+    asks: tuple[Ask, ...]
+
+    @cached_property
+    def blanks(self) -> tuple[str, ...]:
+        """Those of the statement, in a fixed order."""
+        return tuple(sorted(blanks(self.tell)))
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        text = " ".join((self.tell, *(ask.template for ask in self.asks)))
+        return frozenset(re.findall(r"[a-z]+", BLANK.sub("", text).lower()))
+
+    @cached_property
+    def sought(self) -> tuple[str, ...]:
+        """Blanks that some question leaves open."""
+        named = "name" if self.topic == INTRODUCING else ""
+        return tuple(b for b in self.blanks if b != named and any(b not in ask.blanks for ask in self.asks))
+
+    @cached_property
+    def about(self) -> frozenset[frozenset[str]]:
+        """Per question, the words and blanks that tell what it is about."""
+        texts = (ask.template.replace("{", "_").lower() for ask in self.asks)
+        return frozenset(frozenset(re.findall(r"_?[a-z]+", text)) - FREE for text in texts)
+
+    def clashes(self, other: Frame) -> bool:
+        """Whether a question for one could mean the other: the same one, or with a word of the same topic."""
+        if self.about & other.about:
+            return True
+        return self.topic == other.topic and not self._words_of_questions.isdisjoint(other._words_of_questions)
+
+    @cached_property
+    def _words_of_questions(self) -> frozenset[str]:
+        return frozenset(word for question in self.about for word in question if word[0] != "_")
+
+
+def _frame(topic: str, row: str) -> Frame:
+    tell, *asks = (part.strip() for part in re.split(r"\|(?![^\[]*\])", row))
+    return Frame(topic, tell, tuple(Ask(MARKS.get(a[0], "direct"), a.lstrip("~=").strip()) for a in asks))
+
+
+TOPICS = {
+    topic: tuple(_frame(topic, row) for row in table.splitlines() if row.strip())
+    for topic, table in load("statements.toml").items()
+}
+INTRODUCTIONS = TOPICS.pop(INTRODUCING)
+FRAMES = tuple(frame for frames in TOPICS.values() for frame in frames)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A frame with its blanks filled. `sought` is the blank asked for, `quote` how the user put it, once told."""
+
+    frame: Frame
+    fields: tuple[tuple[str, str], ...]
+    sought: str
+    asks: tuple[Ask, ...]
+    quote: str = ""
+
+    @property
+    def value(self) -> str:
+        """What a question for it wants to know; empty where nothing of the frame is left open."""
+        return dict(self.fields).get(self.sought, "")
+
+    @property
+    def words(self) -> frozenset[str]:
+        """All words of statement and questions."""
+        filled = " ".join(value for _, value in self.fields)
+        return self.frame.words | set(re.findall(r"[a-z]+", filled.lower()))
+
+    def tell(self, r: Random, world: World) -> tuple[Turn, Statement]:
+        turn, (told,) = tell_together(r, [self])
+        return turn, told
+
+    def ask(self, r: Random) -> Turn:
+        return quoting(_question(r, self.frame, self.fields, self.asks), [self.quote])
+
+    def ask_untold(self, r: Random) -> Turn:
+        return untold(_question(r, self.frame, self.fields, self.asks))
+
+    def correct(self, r: Random, world: World, just_told: bool) -> tuple[Turn, Statement]:
+        """The same statement with another value; in a few words only if it was the last thing told."""
+        if not self.sought:
+            return Statement(self.frame, self.fields, "", self.asks).tell(r, world)
+        value = self.value
+        while value == self.value:
+            value = fillings.draw(self.sought, r, world)
+        fields = tuple((k, value if k == self.sought else v) for k, v in self.fields)
+        if just_told and r.random() < 0.6:
+            said = _ended(
+                r, _cased(r, expand(r, r.choice(ELLIPTIC.templates), {"v": fillings.phrase(self.sought, value)}))
+            )
+        else:
+            template = r.choice(AGAIN.templates).replace("{s}", self.frame.tell)
+            said = _ended(r, _cased(r, expand(r, template, dict(fields))))
+        return noted(said), replace(self, fields=fields, quote=_quotable(said))
+
+    def clashes(self, other: object) -> bool:
+        """Whether a question for one could mean the other."""
+        return isinstance(other, Statement) and self.frame.clashes(other.frame)
+
+    def tells_apart(self, other: Statement) -> bool:
+        """Whether no question of this one could mean the other."""
+        if self.frame is not other.frame:
+            return not self.clashes(other)
+        differing = _differing(self, other)
+        return all(ask.blanks & differing for ask in self.asks)
+
+    def personal(self) -> Statement | None:
+        """With those questions alone that speak of the user; None without any."""
+        asks = tuple(a for a in self.asks if PERSONAL.search(a.template))
+        return replace(self, asks=asks) if asks else None
+
+
+def draw(r: Random, world: World) -> Statement:
+    return fill(r, world, r.choice(FRAMES))
+
+
+def _differing(a: Statement, b: Statement) -> set[str]:
+    """Blanks of one frame that two statements fill differently."""
+    mine, theirs = dict(a.fields), dict(b.fields)
+    return {blank for blank in mine if mine[blank].lower() != theirs[blank].lower()}
+
+
+def fill(r: Random, world: World, frame: Frame) -> Statement:
+    fields = tuple((b, fillings.draw(b, r, world)) for b in frame.blanks)
+    sought = r.choice(frame.sought) if frame.sought else ""
+    return Statement(frame, fields, sought, tuple(a for a in frame.asks if sought not in a.blanks))
+
+
+def rival(r: Random, world: World, statement: Statement) -> tuple[Statement, Statement] | None:
+    """The statement, and another of its frame: their questions differ by a blank at least. None if they cannot."""
+    other = fill(r, world, statement.frame)
+    differing = _differing(statement, other) - {statement.sought}
+    asks = tuple(a for a in statement.asks if a.blanks & differing)
+    if not asks:
+        return None
+    return replace(statement, asks=asks), replace(other, sought=statement.sought, asks=asks)
+
+
+def tell_together(r: Random, statements: list[Statement]) -> tuple[Turn, list[Statement]]:
+    """All of them in one message, a sentence each, sometimes among others that say nothing."""
+    told = [(s, _said(r, s)) for s in statements]
+    sentences = [said for _, said in told]
+    x = r.random()
+    if x < 0.10:
+        sentences.insert(0, r.choice(BEFORE))
+    elif x < 0.20:
+        sentences.append(r.choice(AFTER))
+    if len(sentences) > 1:
+        sentences = [s if s[-1] in ".!?" else f"{s}." for s in sentences[:-1]] + sentences[-1:]
+    user = (" " if r.random() < 0.9 else "\n").join(sentences)
+    return noted(user), [replace(s, quote=_quotable(said)) for s, said in told]
+
+
+def noted(user: str) -> Turn:
+    return Turn(user, NOTED, "The user tells me something. I will remember it.", weight=2)
+
+
+def quoting(user: str, quotes: list[str]) -> Turn:
+    quoted = listed([f'"{q}"' for q in quotes])
+    return Turn(user, f"You told me: {quoted}.", f"The user told me: {quoted}.", weight=RECALL_WEIGHT)
+
+
+def untold(user: str) -> Turn:
+    return Turn(user, UNTOLD, "The user has not told me that.", weight=RECALL_WEIGHT)
+
+
+def everything(r: Random, quotes: list[str]) -> Turn:
+    """What do you know of me?"""
+    user = EVERYTHING.typed(r)
+    if not quotes:
+        return Turn(
+            user, "You have not told me anything yet.", "The user has told me nothing so far.", weight=RECALL_WEIGHT
+        )
+    return quoting(user, quotes)
+
+
+def any_sentence(r: Random, world: World) -> str:
+    """Something one may say or ask, to be copied."""
+    statement = draw(r, world)
+    x = r.random()
+    if x < 0.55:
+        return _said(r, statement)
+    if x < 0.8:
+        return _question(r, statement.frame, statement.fields, statement.asks)
+    return f"{_quotable(_said(r, statement))}{r.choice((', ', '; ', ' - ', ' and '))}{_said(r, draw(r, world))}"
+
+
+def _question(r: Random, frame: Frame, fields: tuple[tuple[str, str], ...], asks: tuple[Ask, ...]) -> str:
+    ask = r.choice(asks)
+    template = r.choice(WRAPPERS[ask.kind].templates).replace("{q}", ask.template)
+    pieces = expand(r, template, dict(fields))
+    if r.random() < 0.45:
+        pieces = lowered(pieces)
+    return dress(r, pieces).strip()
+
+
+def _said(r: Random, statement: Statement) -> str:
+    """The statement as one types it: terse or proper, with words before or behind, and slips."""
+    pieces = expand(r, statement.frame.tell, dict(statement.fields))
+    x = r.random()
+    if x < 0.28:
+        pieces = [Piece(f"{r.choice(LEADS)} ", False), *_continued(pieces)]
+    elif x < 0.36:
+        pieces = [*pieces, Piece(behind(r), False)]
+    return _ended(r, _cased(r, pieces))
+
+
+def behind(r: Random) -> str:
+    """Words behind a statement, to be joined to it."""
+    tail = r.choice(BEHIND)
+    return tail if tail[0] == "," else f" {tail}"
+
+
+def _continued(pieces: list[Piece]) -> list[Piece]:
+    """After other words: The train becomes the train, and I stays I."""
+    first = pieces[0].text
+    if pieces[0].value or first.startswith(("I ", "I'")):
+        return pieces
+    return [Piece(first[0].lower() + first[1:], False), *pieces[1:]]
+
+
+def _cased(r: Random, pieces: list[Piece]) -> str:
+    if r.random() < 0.07:
+        pieces = mistyped(r, pieces)
+    if r.random() < 0.25:
+        pieces = lowered(pieces)
+        if r.random() < 0.4:
+            pieces = [p if p.value else Piece(p.text.replace("'", ""), False) for p in pieces]
+    elif not pieces[0].value:
+        pieces = [Piece(pieces[0].text[:1].upper() + pieces[0].text[1:], False), *pieces[1:]]
+    return "".join(p.text for p in pieces)
+
+
+def lowered(pieces: list[Piece]) -> list[Piece]:
+    """Small letters but in values."""
+    return [p if p.value else Piece(p.text.lower(), False) for p in pieces]
+
+
+def _ended(r: Random, text: str) -> str:
+    if text[-1] in ".!?)":
+        return text
+    x = r.random()
+    return text + ("." if x < 0.6 else "!" if x < 0.65 else "")
+
+
+def _quotable(said: str) -> str:
+    """As it is quoted: without the full stop, which the quotation has of its own."""
+    return said.removesuffix(".")
