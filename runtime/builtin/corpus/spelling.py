@@ -179,7 +179,6 @@ REPEAT = Phrases(
     copy {t}
     say exactly: {t}
     say exactly {t}
-    say exactly this: {t}
     repeat exactly: {t}
     repeat word for word: {t}
     word for word: {t}
@@ -187,7 +186,6 @@ REPEAT = Phrases(
     repeat the sentence: {t}
     repeat this sentence: {t}
     repeat this back to me: {t}
-    echo back: {t}
     echo the following: {t}
     quote me: {t}
     quote this: {t}
@@ -202,10 +200,8 @@ REPEAT = Phrases(
     write exactly: {t}
     say it after me: {t}
     after me: {t}
-    parrot this: {t}
     give this back to me: {t}
     [can|could|would] you repeat: {t}
-    [can|could|would] you repeat this: {t}
     please say exactly: {t}
     please copy this text: {t}
     copy this line: {t}
