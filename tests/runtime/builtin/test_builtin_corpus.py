@@ -339,7 +339,7 @@ def questions_of_statements() -> dict[str, dict[str, list[tuple[str, re.Pattern[
 
 
 def asked_by_the_grammar(text: str, questions: dict[str, dict[str, list[tuple[str, re.Pattern[str]]]]]) -> list[str]:
-    """The ways of asking for a statement that could read as `text`, in any wrapper."""
+    """Ways of asking for a statement that could read as `text`, in any wrapper."""
     return [
         template
         for q in unwrapped(text)
@@ -432,7 +432,7 @@ def test_no_held_out_question_is_a_phrasing_of_the_grammar(world: World, subject
 
 def test_no_held_out_question_is_asked_for_a_statement(world: World) -> None:
     questions = questions_of_statements()
-    assert asked_by_the_grammar("Hey, where is the drill?", questions) == ["where is the {spare}"] * 20
+    assert set(asked_by_the_grammar("Hey, where is the drill?", questions)) == {"where is the {spare}"}
     held_out = {question for case in cases(world.tour, ["recall"]) for question in case.users}
     clashes = sorted({template for question in held_out for template in asked_by_the_grammar(question, questions)})
     if clashes:
