@@ -1,7 +1,8 @@
-"""Facts: the families and the single facts of `facts.toml`."""
+"""Facts: the families of `facts.toml` and the single facts of `sheets.toml`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -46,43 +47,92 @@ def _family(table: dict[str, Any]) -> Family:
 
 
 TABLES = load("facts.toml")
-FAMILIES = {name: _family(table) for name, table in TABLES.items() if "pairs" in table}
-SINGLES = tuple(
-    (parts[0].strip(), Phrases(parts[1:]))
-    for parts in (row.split("|") for row in TABLES["singles"]["facts"].splitlines() if row.strip())
-)
+FAMILIES = {name: _family(table) for name, table in TABLES.items()}
+SHEETS = load("sheets.toml")
+SINGLE = SHEETS.pop("singles")
+
+
+def _rows(sheet: dict[str, str]) -> list[tuple[str, Phrases]]:
+    """Each row's answer, and all ways of asking for it."""
+    frames = sheet["frames"].splitlines()
+    fields = [f for f in ("a", "b") if f"{{{f}}}" in sheet["frames"]]
+    result = []
+    for row in filter(None, map(str.strip, sheet["rows"].splitlines())):
+        answer, *cells = (cell.strip() for cell in row.split(";"))
+        asked = frames
+        for field, cell in zip(fields, cells, strict=False):
+            asked = [frame.replace(f"{{{field}}}", cell) for frame in asked]
+        result.append((answer, Phrases([*asked, *cells[len(fields) :]])))
+    return result
+
+
+SINGLES = tuple(row for sheet in SHEETS.values() for row in _rows(sheet))
 PHRASES = {
     **{f"{name}{i}": ask.phrases for name, family in FAMILIES.items() for i, ask in enumerate(family.asks)},
     **dict(SINGLES),
 }
 FRAMES = Phrases(
     """
-    {q}
-    {q}
-    {q}
-    {q}
+    {q}, do you know
+    {q}, if you know
+    {q}, i forgot
+    {q}, can you tell me
+    {q}, any idea
+    {q} - do you know that
     do you know {q}
+    do you happen to know {q}
     tell me {q}
     can you tell me {q}
+    could you tell me {q}
+    would you tell me {q}
     i want to know {q}
+    i'd like to know {q}
+    i would like to know {q}
+    i need to know {q}
     i wonder {q}
+    i was wondering {q}
     question: {q}
+    a question: {q}
+    next question: {q}
+    quick question, {q}
+    trivia: {q}
+    quiz: {q}
+    quiz question: {q}
+    geography question: {q}
     my child asks: {q}
+    my son wants to know: {q}
+    my friend wants to know {q}
     i forgot: {q}
     please tell me {q}
-    {q}, do you know
+    please answer: {q}
     any idea {q}
     do you have an idea {q}
-    quiz: {q}
     i am asking myself {q}
     for my homework: {q}
+    homework: {q}
     let me ask: {q}
+    let me ask you {q}
+    may i ask {q}
     explain to me {q}
     you surely know {q}
-    {q}, if you know
-    my friend wants to know {q}
+    you must know this: {q}
+    here is one: {q}
+    here is an easy one: {q}
+    who knows {q}
+    remind me {q}
+    we had a bet: {q}
+    in a crossword: {q}
+    i should know this, {q}
     """
 )
+FRAMED = 0.35  # share of the questions that stand in one of these frames
+
+
+def _framed(r: Random, phrases: Phrases, values: Mapping[str, object] = {}) -> str:
+    """A question, often within another sentence."""
+    if r.random() > FRAMED:
+        return phrases.typed(r, values)
+    return FRAMES.typed(r, {"q": phrases.plain(r, values)})
 
 
 def _pair(name: str, r: Random, world: World) -> Turn:
@@ -94,7 +144,7 @@ def _pair(name: str, r: Random, world: World) -> Turn:
     if ask.reverse:  # a value may have several keys: the first one listed answers
         k = next(key for key, value in family.pairs if value == v)
     return Turn(
-        ask.phrases.typed(r, {"k": _lower(r, k), "v": _lower(r, v)}),
+        _framed(r, ask.phrases, {"k": _lower(r, k), "v": _lower(r, v)}),
         sentence(ask.reply.format(k=k, v=v)),
         sentence(family.thought.format(k=k, v=v)),
     )
@@ -107,13 +157,12 @@ def _lower(r: Random, name: str) -> str:
 def _unlisted(family: Family, r: Random, world: World) -> Turn:
     thing = unknown_thing(r, world, family.known)
     reply = family.unlisted.format(k=thing)
-    return Turn(family.asks[0].phrases.typed(r, {"k": thing}), reply, "I do not know this one. I say so.")
+    return Turn(_framed(r, family.asks[0].phrases, {"k": thing}), reply, "I do not know this one. I say so.")
 
 
 def _single(r: Random, world: World) -> Turn:
     reply, phrases = r.choice(SINGLES)
-    user = FRAMES.typed(r, {"q": phrases.typed(r).rstrip("?.! ") if r.random() < 0.3 else phrases.plain(r)})
-    return Turn(user, reply, TABLES["singles"]["thought"])
+    return Turn(_framed(r, phrases), reply, SINGLE["thought"])
 
 
 INTENTS = (
@@ -121,5 +170,5 @@ INTENTS = (
         Intent(name, partial(_pair, name), TABLES[name]["weight"], TABLES[name].get("filler", 0.0), True)
         for name in FAMILIES
     ),
-    Intent("singles", _single, TABLES["singles"]["weight"], TABLES["singles"]["filler"], True),
+    Intent("singles", _single, SINGLE["weight"], SINGLE["filler"], True),
 )

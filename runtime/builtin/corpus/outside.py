@@ -1,4 +1,4 @@
-"""What lies outside the model's world: the frames of `outside.toml`, filled with anything."""
+"""What lies outside the model's world: the frames of `outside.toml` and `near.toml`, filled with anything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection
 from functools import partial
 from random import Random
 
-from runtime.builtin.corpus import values
+from runtime.builtin.corpus import app, values
 from runtime.builtin.corpus.dialogue import Turn
 from runtime.builtin.corpus.grammar import Phrases
 from runtime.builtin.corpus.registry import Intent, World
@@ -16,7 +16,12 @@ TABLES = load("outside.toml")
 LISTS: dict[str, tuple[str, ...]] = {
     name: tuple(item.strip() for item in text.replace("\n", " ").split(",")) for name, text in TABLES["lists"].items()
 }
-PHRASES = {name: Phrases(table["frames"]) for name, table in TABLES.items() if "frames" in table}
+NEAR = load("near.toml")
+# Only questions about these that the model cannot answer are asked: the names themselves it knows.
+KNOWN = {name: tuple(text.split(", ")) for name, text in NEAR.pop("known").items()}
+DATED = (1492, 1789, 1912, 1914, 1945, 1969, 1989)  # years of which the model can tell
+ANIMALS = tuple(a for a in values.ANIMALS if a not in ("rabbit", "penguin"))  # what these eat, or where they live
+PHRASES = {name: Phrases(table["frames"]) for name, table in (TABLES | NEAR).items() if "frames" in table}
 
 
 def alternatives_of(text: str) -> tuple[str, ...]:
@@ -45,22 +50,31 @@ def _name(r: Random, world: World, listed: str) -> str:
 def unknown_thing(r: Random, world: World, known: Collection[str]) -> str:
     """A name that is not among `known` (lower case)."""
     while True:
-        kind = r.randrange(5)
+        kind = r.randrange(6)
         if kind == 0:
-            thing = r.choice(LISTS["places"])
+            thing = r.choice(LISTS[r.choice(("places", "works"))])
         elif kind == 1:
             thing = r.choice(LISTS["topics"])
         elif kind == 2:
             thing = values.word(r, world)
+        elif kind == 3:
+            thing = f"{r.choice(('the', 'my', 'a', 'this', 'our'))} {values.word(r, world)}"
         else:
             thing = values.syllables(r, 2, 3).capitalize()
         if thing.lower() not in known:
             return thing
 
 
+def _reply(name: str, world: World) -> tuple[str, str]:
+    """The answer of a table, its own or another's, and the thought before it."""
+    table = TABLES[name if name in TABLES else NEAR[name]["reply"]]
+    return table["reply"].format(real_model=world.tour.real_model), table["thought"]
+
+
 def _turn(name: str, r: Random, world: World) -> Turn:
-    table = TABLES[name]
     n, m = r.randint(2, 999), r.randint(2, 99)
+    while (year := r.randint(1000, 2030)) in DATED:
+        pass
     fields = {
         "topic": _topic(r, world),
         "topic2": _topic(r, world),
@@ -72,9 +86,12 @@ def _turn(name: str, r: Random, world: World) -> Turn:
         "place2": _name(r, world, "places"),
         "work": _name(r, world, "works"),
         "language": r.choice(LISTS["languages"]),
+        "country": r.choice(KNOWN["countries"]),
+        "element": r.choice(KNOWN["elements"]),
+        "animal": r.choice(ANIMALS),
         "job": r.choice(values.JOBS),
         "food": r.choice(values.FOODS),
-        "year": r.randint(1000, 2030),
+        "year": year,
         "date": values.date(r, world),
         "clock": values.clock(r, world),
         "words": values.phrase(r, world),
@@ -84,7 +101,17 @@ def _turn(name: str, r: Random, world: World) -> Turn:
         "e": r.randint(2, 9),
     }
     user = PHRASES[name].typed(r, fields, question=name != "actions")
-    return Turn(user, table["reply"].format(real_model=world.tour.real_model), table["thought"])
+    return Turn(user, *_reply(name, world))
+
+
+ELSEWHERE = {form: Phrases(NEAR["elsewhere"][form]) for form in app.FORMS}
+
+
+def _elsewhere(r: Random, world: World) -> Turn:
+    """A wish that only sounds like one of the app's, asked for in the same frames."""
+    form = r.choices(tuple(app.FORMS), tuple(app.FORMS.values()))[0]
+    user = app.ask_how(r, form, ELSEWHERE[form].plain(r), r.choice(("way", "way", "trick", "app", "command", "key")))
+    return Turn(user, *_reply("elsewhere", world))
 
 
 WILD = Phrases(
@@ -162,11 +189,11 @@ def _wild(r: Random, world: World) -> Turn:
         "v": r.choice(LISTS["verbs"]),
         "d": r.choice(("does", "do", "did", "can", "will", "would")),
     }
-    table = TABLES["knowledge"]
-    return Turn(WILD.typed(r, fields), table["reply"].format(real_model=world.tour.real_model), table["thought"])
+    return Turn(WILD.typed(r, fields), *_reply("knowledge", world))
 
 
 INTENTS = (
-    *(Intent(name, partial(_turn, name), TABLES[name]["weight"]) for name in PHRASES),
-    Intent("wild", _wild, 14),
+    *(Intent(name, partial(_turn, name), (TABLES | NEAR)[name]["weight"]) for name in PHRASES),
+    Intent("elsewhere", _elsewhere, NEAR["elsewhere"]["weight"]),
+    Intent("wild", _wild, 16),
 )
