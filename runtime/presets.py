@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from runtime import recommended
 from runtime.protocol import Sampling
 from runtime.sampling import SamplingError, SamplingParams
 
 Presets = Mapping[str, SamplingParams]  # "thinking", "thinking-coding", "non-thinking"
 
-_THINKING: Final = SamplingParams(temperature=1.0, top_p=0.95, top_k=20, presence_penalty=1.5)
-_THINKING_FREELY: Final = replace(_THINKING, presence_penalty=0.0)
-_CODING: Final = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
-_NON_THINKING: Final = SamplingParams(temperature=0.7, top_p=0.8, top_k=20, presence_penalty=1.5)
-_SMALL_NON_THINKING: Final = SamplingParams(temperature=1.0, top_p=1.0, top_k=20, presence_penalty=2.0)
-
-
-def _rows(thinking: SamplingParams, coding: SamplingParams, non_thinking: SamplingParams) -> Presets:
-    return MappingProxyType({"thinking": thinking, "thinking-coding": coding, "non-thinking": non_thinking})
-
-
-GENERAL: Final = _rows(_THINKING, _CODING, _NON_THINKING)  # 3.5 from 4B, 3.6-35B-A3B
-SMALL: Final = _rows(_THINKING, _CODING, _SMALL_NON_THINKING)  # 3.5-0.8B, 3.5-2B
-QWEN36_27B: Final = _rows(_THINKING_FREELY, _CODING, _NON_THINKING)
-QWEN38: Final = _rows(_THINKING_FREELY, _THINKING_FREELY, _NON_THINKING)  # no recommendation of its own for coding
-
-_GENERATION: Final = re.compile(r"qwen[\s_-]*3[._](5|6|8)(?!\d)", re.IGNORECASE)
-_SIZE: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?B)(?![a-z0-9])", re.IGNORECASE)
 _SIZES: Final[Mapping[str, str]] = {  # by architecture and embedding_length
     "qwen35 1024": "0.8B",
     "qwen35 2048": "2B",
@@ -65,15 +47,15 @@ def identify(metadata: Mapping[str, Any]) -> Identity:
     """By its names. Where none tells the size, the model's width does; converters' own size labels are estimates."""
     own = _texts(metadata, "general.name", "general.basename")
     base = _texts(metadata, "general.base_model.0.name", "general.base_model.0.repo_url")
-    generation = _GENERATION.search(own) or _GENERATION.search(base)
-    size = _SIZE.search(own) or _SIZE.search(base)
+    generation = recommended.generation(own)
+    size = recommended.size(own) or recommended.size(base)
     architecture = metadata.get("general.architecture")
     width = metadata.get(f"{architecture}.embedding_length")
     label = _texts(metadata, "general.size_label")
     return Identity(
-        generation=f"3.{generation[1]}" if generation else None,
-        size=size[1].upper() if size else _SIZES.get(f"{architecture} {width}", label),
-        official=_GENERATION.search(own) is not None,
+        generation=generation or recommended.generation(base),
+        size=size or _SIZES.get(f"{architecture} {width}", label),
+        official=generation is not None,
     )
 
 
@@ -84,7 +66,8 @@ def presets(metadata: Mapping[str, Any]) -> Presets:
     and if that is unknown from Qwen3.5.
     """
     identity = identify(metadata)
-    rows = _recommended(identity)
+    recommendations = recommended.presets(identity.generation, identity.size)
+    rows = MappingProxyType({mode: resolve(row, SamplingParams()) for mode, row in recommendations.items()})
     if identity.official:
         return rows
     own = _file_values(metadata)
@@ -94,8 +77,7 @@ def presets(metadata: Mapping[str, Any]) -> Presets:
 
 
 def thinking_by_default(metadata: Mapping[str, Any]) -> bool:
-    """The smallest models do better without: they lose themselves in thought."""
-    return identify(metadata).size not in ("0.8B", "2B")
+    return recommended.thinks_by_default(identify(metadata).size)
 
 
 def resolve(user: Sampling, preset: SamplingParams) -> SamplingParams:
@@ -103,14 +85,6 @@ def resolve(user: Sampling, preset: SamplingParams) -> SamplingParams:
     names = {field.name for field in fields(SamplingParams)}
     chosen = {name: getattr(user, name) for name in names if getattr(user, name) is not None}
     return replace(preset, **chosen)
-
-
-def _recommended(identity: Identity) -> Presets:
-    if identity.generation == "3.8":
-        return QWEN38
-    if identity.generation == "3.6" and identity.size == "27B":
-        return QWEN36_27B
-    return SMALL if identity.size in ("0.8B", "2B") else GENERAL
 
 
 def _file_values(metadata: Mapping[str, Any]) -> dict[str, float]:

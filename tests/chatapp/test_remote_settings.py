@@ -148,7 +148,7 @@ class TestProfiles:
 def test_a_served_model_is_asked_with_the_values_that_it_has_here(model: str) -> None:
     metadata = {"general.name": address.short(model)}
     rows, found = presets.presets(metadata), family.presets(model)
-    for mode in ("thinking", "non-thinking"):
+    for mode in ("thinking", "thinking-coding", "non-thinking"):
         for name in ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "repetition_penalty"):
             assert getattr(found[mode], name) == getattr(rows[mode], name), (mode, name)
     assert family.thinks_by_default(model) == presets.thinking_by_default(metadata)
