@@ -77,7 +77,12 @@ def prefill(done: int, total: int, cached: int = 0) -> PromptProgress:
 
 
 def end(reason: Any = "stop", thought_closed: bool = True, **stats: Any) -> Finished:
-    return Finished("", reason, replace(STATS, **stats), thought_closed)
+    """Figures agree: a context in use that is as long as is said holds a prompt of that length."""
+    figures = replace(STATS, **stats)
+    if "context_used" in stats:
+        prompt = figures.context_used - figures.generated_tokens
+        figures = replace(figures, prompt_tokens=prompt, prefilled_tokens=prompt - figures.cached_tokens)
+    return Finished("", reason, figures, thought_closed)
 
 
 class FakeBackend:

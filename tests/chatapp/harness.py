@@ -17,8 +17,8 @@ from chatapp.options import ChatOptions
 from chatapp.settings import Settings, Value
 from chatapp.store import Node, Store
 
-both = pytest.mark.usefixtures("either_source")
-"""Marks what concerns chatting with any source of replies; the other tests are about what only this machine does."""
+here = pytest.mark.here
+"""Marks what needs no served model, or cannot have one, and names the reason; see `conftest.source`."""
 over_http = False
 PATIENCE = 10.0  # seconds until a condition that never comes fails the test
 

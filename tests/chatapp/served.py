@@ -35,6 +35,7 @@ class Served:
         self.server = ChatServer(self._complete, models=("tiny",), owner="llamacpp")
         self._remote = RemoteBackend({}, {})
         self._asked: Generate | None = None
+        self._fault: Exception | None = None  # of the script
 
     @property
     def model(self) -> ModelInfo | None:
@@ -43,6 +44,7 @@ class Served:
     async def load(self, command: Load) -> AsyncIterator[Event]:
         async for event in self.script.load(command):
             if isinstance(event, Ready):
+                self.server.pages["/props"] = {"default_generation_settings": {"n_ctx": event.model.context_length}}
                 async for remote in self._remote.load(Load(self.server.url)):
                     assert not isinstance(remote, Failed), remote
             yield event
@@ -50,9 +52,13 @@ class Served:
     def beside(self, command: Load) -> bool:
         return self.script.beside(command)
 
-    def generate(self, command: Generate) -> AsyncIterator[Event]:
+    async def generate(self, command: Generate) -> AsyncIterator[Event]:
         self._asked = command
-        return self._remote.generate(command)
+        async for event in self._remote.generate(command):
+            if self._fault is not None:  # a fault of this program, and not one of the server
+                fault, self._fault = self._fault, None
+                raise fault
+            yield event
 
     async def cancel(self, request_id: str) -> None:
         self.script.cancelled.append(request_id)
@@ -97,6 +103,8 @@ class Served:
             async for event in self.script.generate(command):
                 tokens += event.n_tokens if isinstance(event, Delta) else 0
                 yield chat_server.event(chunk(event, tokens))
+        except Exception as fault:
+            self._fault = fault
         finally:
             watch.cancel()
 
@@ -118,6 +126,7 @@ def chunk(event: Event, tokens: int) -> dict[str, Any]:
                 "prompt_n": stats.prefilled_tokens,
                 "predicted_n": stats.generated_tokens,
                 "predicted_per_second": stats.decode_tok_per_s,
+                **({"draft_n": stats.drafted, "draft_n_accepted": stats.accepted} if stats.drafted else {}),
             }
             return chat_server.stop(reason, timings=timings)
         case Failed(message=message, kind=kind):

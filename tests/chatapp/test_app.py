@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import MODEL, FakeBackend, Gate, end, say, think
-from harness import Chat, running
+from harness import Chat, here, running
 from test_sanitize import ATTACKS, is_harmless
 from textual import events
 from textual.widgets import OptionList
@@ -85,13 +85,18 @@ class TestHarmless:
                 link = segment.style.link if segment.style is not None else None
                 assert link is None or re.fullmatch(r"(https?://|mailto:)[!-~]+", link)
 
-    async def test_in_replies_thoughts_messages_and_notices(self, tmp_path: Path) -> None:
+    @here("a server sends no notices")
+    async def test_in_notices(self, tmp_path: Path) -> None:
+        async with running(FakeBackend([Notice("\n\n".join(ATTACKS))]), tmp_path, size=(100, 100)) as chat:
+            await chat.ask("q")
+            assert "␛]52;c;cm0gLXJmIC8=␇" in chat.text()
+            self.check(chat)
+
+    async def test_in_replies_thoughts_and_messages(self, tmp_path: Path) -> None:
         attack = "\n\n".join(ATTACKS)
         cut = [piece for text in ATTACKS for piece in (think(text[:2]), think(text[2:]))]
         cut += [piece for text in ATTACKS for piece in (say(text[:1]), say(text[1:]))]
-        backend = FakeBackend(
-            [Notice(attack), *cut, say(f"\n```\x1b[31mpy\n{attack}\n```\n[a](http://x\x1b]0;y)"), end()]
-        )
+        backend = FakeBackend([*cut, say(f"\n```\x1b[31mpy\n{attack}\n```\n[a](http://x\x1b]0;y)"), end()])
         async with running(backend, tmp_path, size=(100, 200)) as chat:
             await chat.ask(f"look at {attack}")
             await chat.screen.query_one(ThoughtView).toggle()
@@ -165,6 +170,7 @@ async def test_text_of_all_scripts_breaks_no_row(text: str, tmp_path: Path) -> N
         assert text in chat.text()
 
 
+@here("colours of the program")
 class TestColours:
     async def test_a_theme_is_chosen_by_the_settings_and_by_the_command(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path, settings=Settings(theme="paper")) as chat:
@@ -193,6 +199,7 @@ class TestColours:
             assert all(red == green == blue for red, green, blue in colours)
 
 
+@here("the list of commands")
 class TestPalette:
     async def test_it_lists_every_command_and_runs_the_chosen(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path, size=(100, 30)) as chat:

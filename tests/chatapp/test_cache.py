@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 from fake_backend import FakeBackend, Gate, say
-from harness import Chat, running
+from harness import Chat, here, running
 
 from chatapp.cache import ROWS, page
 from chatapp.figures import size
 from chatapp.options import ChatOptions
 from chatapp.store import Store
 from runtime.protocol import CachedState, CacheReport, Failed
+
+pytestmark = here("what is kept of conversations the worker alone tells")
 
 STATE = CachedState("a" * 32, 12_345, 6, 50_300_000, 61_000_000, in_memory=True)
 REPORT = CacheReport((STATE,), 50_300_000, 8_000_000_000, 1_261_000_000, 16_000_000_000)

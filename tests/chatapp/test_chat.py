@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import MODEL, FakeBackend, Gate, end, prefill, say, think
-from harness import Chat, Clock, both, running
+from harness import Chat, Clock, here, running
 from textual import events
 
 from chatapp.blocks import ReplyBlock
@@ -21,7 +21,6 @@ from chatapp.thought import ThoughtHead, ThoughtView
 from runtime.protocol import Failed, Message, Notice, Ready, Sampling, WasThought
 
 
-@both
 async def test_a_message_is_answered_and_stored(tmp_path: Path) -> None:
     backend = FakeBackend([say("Hello "), say("**you**."), end()])
     async with running(backend, tmp_path) as chat:
@@ -37,7 +36,6 @@ async def test_a_message_is_answered_and_stored(tmp_path: Path) -> None:
     assert backend.closed
 
 
-@both
 async def test_the_whole_conversation_is_sent_with_the_options(tmp_path: Path) -> None:
     backend = FakeBackend([think("hm"), say("one")], [say("two")])
     sampling = Sampling(temperature=0.5, seed=7)
@@ -54,7 +52,6 @@ async def test_the_whole_conversation_is_sent_with_the_options(tmp_path: Path) -
     assert (second.sampling, second.thinking_budget, second.preserve_thinking) == (sampling, 64, True)
 
 
-@both
 async def test_the_prompt_is_stored_before_anything_is_generated(tmp_path: Path) -> None:
     gate = Gate()
     async with running(FakeBackend([gate, say("x")]), tmp_path) as chat:
@@ -65,7 +62,6 @@ async def test_the_prompt_is_stored_before_anything_is_generated(tmp_path: Path)
         await chat.idle()
 
 
-@both
 async def test_the_partial_answer_is_stored_while_it_comes(tmp_path: Path) -> None:
     gate = Gate()
     async with running(FakeBackend([think("why"), say("half of "), gate, say("it")]), tmp_path) as chat:
@@ -80,7 +76,6 @@ async def test_the_partial_answer_is_stored_while_it_comes(tmp_path: Path) -> No
         assert chat.thread()[-1].content == "half of it"
 
 
-@both
 async def test_a_prompt_from_the_command_line_is_sent_once_the_model_is_open(tmp_path: Path) -> None:
     backend = FakeBackend([say("answer")])
     async with running(backend, tmp_path, ChatOptions(model=MODEL.path, prompt="from outside")) as chat:
@@ -89,6 +84,7 @@ async def test_a_prompt_from_the_command_line_is_sent_once_the_model_is_open(tmp
 
 
 class TestThought:
+    @here("how long it took the chat itself measures of a served model: test_remote.py")
     async def test_it_is_folded_apart_from_the_answer(self, tmp_path: Path) -> None:
         backend = FakeBackend(
             [think("secret plan", 5), say("the answer"), end(thinking_ms=12_000.0, thinking_tokens=840)]
@@ -99,7 +95,6 @@ class TestThought:
             assert "secret plan" not in chat.text()
             assert (chat.thread()[-1].content, chat.thread()[-1].thought) == ("the answer", "secret plan")
 
-    @both
     async def test_a_running_thought_tells_its_time_and_tokens_and_shows_its_end(self, tmp_path: Path) -> None:
         clock, gate = Clock(), Gate()
         backend = FakeBackend([think("word " * 300, 300), gate, think("the newest idea", 40), Gate(), say("x")])
@@ -114,7 +109,6 @@ class TestThought:
             await chat.pilot.press("escape")
             await chat.idle()
 
-    @both
     async def test_enter_and_click_unfold_it(self, tmp_path: Path) -> None:
         async with running(FakeBackend([think("secret **plan**"), say("answer")]), tmp_path) as chat:
             await chat.ask("q")
@@ -138,7 +132,6 @@ class TestThought:
             assert reply.thought == "hm"
             await drawing
 
-    @both
     async def test_what_turns_out_to_have_been_the_thought_is_folded_away(self, tmp_path: Path) -> None:
         gate = Gate()
         backend = FakeBackend([say("a plan, "), say("it seems"), gate, WasThought(""), say("the answer")])
@@ -152,7 +145,6 @@ class TestThought:
             assert "the answer" in chat.text()
             assert (chat.thread()[-1].content, chat.thread()[-1].thought) == ("the answer", "a plan, it seems")
 
-    @both
     async def test_an_unfolded_thought_goes_on_growing(self, tmp_path: Path) -> None:
         gate, second = Gate(), Gate()
         async with running(FakeBackend([think("begin "), gate, think("middle"), second, say("x")]), tmp_path) as chat:
@@ -165,7 +157,6 @@ class TestThought:
             await chat.idle()
             assert "begin middle" in chat.text()
 
-    @both
     async def test_stopped_inside_it_the_answer_is_empty_and_the_thought_unfinished(self, tmp_path: Path) -> None:
         gate = Gate()
         async with running(FakeBackend([think("half a thou"), gate, say("never")]), tmp_path) as chat:
@@ -183,6 +174,7 @@ class TestThought:
                 False,
             )
 
+    @here("a served thought cannot be ended early, which the next test is about")
     @pytest.mark.parametrize("how", ["/answer", "ctrl+o"])
     async def test_the_answer_can_be_had_at_once(self, how: str, tmp_path: Path) -> None:
         gate = Gate()
@@ -210,7 +202,6 @@ class TestThought:
             gate.open()
             await chat.idle()
 
-    @both
     async def test_what_comes_while_the_thought_is_put_on_the_screen_stays_in_its_order(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             reply = ReplyBlock()
@@ -229,12 +220,12 @@ class TestThought:
             await chat.ask("q")
             assert "without a word" in chat.text()
 
+    @here("a server does not tell that it kept to a budget")
     async def test_a_budget_that_closed_it_is_told(self, tmp_path: Path) -> None:
         async with running(FakeBackend([think("long"), say("answer"), end("budget")]), tmp_path) as chat:
             await chat.ask("q")
             assert "budget" in chat.text()
 
-    @both
     @pytest.mark.parametrize(("command", "wanted"), [("/think off", False), ("/think on", True)])
     async def test_the_command_turns_it_on_and_off(self, command: str, wanted: bool, tmp_path: Path) -> None:
         backend = FakeBackend()
@@ -245,7 +236,6 @@ class TestThought:
             assert backend.requests[0].thinking is wanted
             assert f"thinking {'on' if wanted else 'off'}" in chat.status()
 
-    @both
     async def test_the_key_toggles_what_the_model_does_by_itself(self, tmp_path: Path) -> None:
         backend = FakeBackend()
         async with running(backend, tmp_path) as chat:
@@ -258,7 +248,6 @@ class TestThought:
             assert "thinking off" in chat.status()
 
 
-@both
 class TestStopping:
     @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
     async def test_a_key_stops_and_keeps_what_came(self, key: str, tmp_path: Path) -> None:
@@ -328,7 +317,6 @@ class TestInterrupt:
             assert chat.app.clipboard == "take this"
             assert chat.screen.composer.text == "take this"
 
-    @both
     async def test_a_selection_in_the_transcript_is_copied_and_the_reply_goes_on(self, tmp_path: Path) -> None:
         gate = Gate()
         backend = FakeBackend([say("one two"), gate, say(" three")])
@@ -370,7 +358,6 @@ class TestInterrupt:
 
 
 class TestFaults:
-    @both
     async def test_a_failure_keeps_what_came_and_the_chat_goes_on(self, tmp_path: Path) -> None:
         backend = FakeBackend([say("some of it"), Failed("The engine died.", "numbers")], [say("back again")])
         async with running(backend, tmp_path) as chat:
@@ -407,6 +394,7 @@ class TestFaults:
             assert [load.path for load in backend.loads] == ["/models/bad.gguf", "/models/good.gguf"]
             assert backend.requests[0].messages[-1].content == "waits"
 
+    @here("the worker is started again")
     async def test_a_dead_engine_is_told_and_so_is_its_return(self, tmp_path: Path) -> None:
         """CASES 48."""
         gate = Gate()
@@ -424,12 +412,14 @@ class TestFaults:
             await chat.ask("again")
             assert "ok" in chat.text()
 
+    @here("the worker is started again")
     async def test_an_engine_that_does_not_come_back_is_told(self, tmp_path: Path) -> None:
         backend = FakeBackend()
         async with running(backend, tmp_path) as chat:
             backend.tell(Failed("It has failed 4 times in a row.", "worker"))
             await chat.until(lambda: "4 times in a row" in chat.text() and "failed" in chat.status())
 
+    @here("the worker is started again")
     async def test_the_next_message_opens_the_model_of_an_engine_that_was_given_up(self, tmp_path: Path) -> None:
         backend = FakeBackend()
         async with running(backend, tmp_path) as chat:
@@ -440,7 +430,6 @@ class TestFaults:
             assert backend.requests[0].messages[-1].content == "q"
             assert "ready" in chat.status()
 
-    @both
     async def test_a_store_that_cannot_be_written_gives_the_message_back(self, tmp_path: Path) -> None:
         backend = FakeBackend()
         async with running(backend, tmp_path) as chat:
@@ -450,12 +439,12 @@ class TestFaults:
             assert chat.screen.composer.text == "precious words"
             assert backend.requests == []
 
+    @here("a server sends no notices")
     async def test_notices_of_a_reply_are_shown(self, tmp_path: Path) -> None:
         async with running(FakeBackend([Notice("Drafting is off."), say("x")]), tmp_path) as chat:
             await chat.ask("q")
             assert "Drafting is off." in chat.text()
 
-    @both
     async def test_a_burst_of_pieces_leaves_the_keyboard_alive(self, tmp_path: Path) -> None:
         gate = Gate()
         async with running(FakeBackend([*[say("word ")] * 2000, gate]), tmp_path) as chat:
@@ -469,13 +458,11 @@ class TestFaults:
 
 
 class TestStatus:
-    @both
     async def test_nothing_is_told_before_it_is_known(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             assert chat.status().split("  ", 1)[0] == "Tiny 4M · thinking on · ready"
             assert chat.status().split("  ")[-1].strip() == "context 4,096"
 
-    @both
     async def test_the_reading_of_the_prompt(self, tmp_path: Path) -> None:
         gate = Gate()
         async with running(FakeBackend([prefill(1200, 8000, 300), gate, say("x")]), tmp_path) as chat:
@@ -487,7 +474,6 @@ class TestStatus:
             await chat.idle()
             assert "reading" not in chat.text()
 
-    @both
     async def test_the_speed_and_the_room_while_it_generates(self, tmp_path: Path) -> None:
         clock, gate, last = Clock(), Gate(), Gate()
         backend = FakeBackend([prefill(20, 20), say("a", 1), gate, say("b", 80), last])
@@ -502,6 +488,7 @@ class TestStatus:
             last.open()
             await chat.idle()
 
+    @here("how long it took the chat itself measures of a served model: test_remote.py")
     async def test_the_figures_of_the_turn(self, tmp_path: Path) -> None:
         async with running(FakeBackend([say("x"), end()]), tmp_path, size=(110, 30)) as chat:
             await chat.ask("q")
@@ -529,7 +516,6 @@ class TestComposer:
             await chat.idle()
             assert backend.requests[0].messages[-1].content == "one\ntwo"
 
-    @both
     async def test_keys_that_come_all_at_once_keep_their_order(self, tmp_path: Path) -> None:
         backend = FakeBackend()
         async with running(backend, tmp_path) as chat:
@@ -582,6 +568,7 @@ class TestComposer:
             assert backend.requests == []
 
 
+@here("files are opened")
 class TestTheModelOfTheNextStart:
     @asynccontextmanager
     async def kept(
@@ -623,7 +610,6 @@ class TestTheModelOfTheNextStart:
             await chat.ask("q")
 
 
-@both
 async def test_a_message_that_does_not_fit_is_given_back_and_does_not_stand_in_the_way(tmp_path: Path) -> None:
     full = Failed("The conversation needs 9,000 tokens, and the context holds 4,096.", "context")
     backend = FakeBackend([say("one")], [full], [say("three")])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import FakeBackend, Gate, end, say
-from harness import Clock, running
+from harness import Clock, here, running
 from textual import events
 
 from chatapp import cli, paths, settings
@@ -71,6 +71,7 @@ class TestSettings:
         assert backend.requests[0].messages[0].content == "Be kind."
 
 
+@here("colours of the program")
 class TestThemes:
     async def test_the_choice_is_remembered_and_esc_takes_the_look_back(self, tmp_path: Path) -> None:
         kept: list[Mapping[str, Value]] = []

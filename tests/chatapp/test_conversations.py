@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from fake_backend import MODEL, FakeBackend, Gate, say
-from harness import both, running
+from harness import running
 
 from chatapp.options import ChatOptions
 from chatapp.store import Store
 from runtime.protocol import LoadProgress, Message, Ready
 
 
-@both
 class TestConversations:
     async def test_a_new_one_begins_empty(self, tmp_path: Path) -> None:
         backend = FakeBackend([say("one")], [say("two")])

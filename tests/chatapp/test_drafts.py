@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import MODEL, FakeBackend, Gate, end, say
-from harness import Chat, running
+from harness import Chat, here, running
 from test_sanitize import is_harmless
 
 from chatapp.drafts import DraftRecord, DraftsView
@@ -76,7 +76,7 @@ class TestStatus:
     async def test_acceptance_is_told_after_a_turn_with_drafts(self, tmp_path: Path) -> None:
         async with running(FakeBackend(REPLY, [say("x"), end()]), tmp_path, size=(120, 30)) as chat:
             await chat.ask("q")
-            assert "first token 0.2 s · drafts 87 % · 12 cached" in chat.status()
+            assert " s · drafts 87 % · 12 cached" in chat.status()
             await chat.ask("q")
             assert "drafts" not in chat.status()
 
@@ -96,6 +96,7 @@ class TestStatus:
             assert "drafts 0 %" in chat.status()
 
 
+@here("a server is not told how many to draft")
 class TestChoice:
     async def test_the_options_say_how_many(self, tmp_path: Path) -> None:
         backend = FakeBackend()
@@ -134,6 +135,7 @@ class TestChoice:
             await chat.until(lambda: "no MTP block" in chat.status())
 
 
+@here("which words were drafted the worker alone tells")
 class TestView:
     async def test_the_raw_text_is_shown_with_the_drafts_marked(self, tmp_path: Path) -> None:
         async with running(FakeBackend(REPLY), tmp_path) as chat:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 import snapshot
 from fake_backend import FakeBackend, Gate, end, prefill, say, think
-from harness import Chat, Clock, running
+from harness import Chat, Clock, here, running
 from textual.screen import Screen
 from textual.widgets import Input, TextArea
 
@@ -23,6 +23,8 @@ from chatapp.store import Store
 from chatapp.wizard import Wizard
 from runtime.hub.protocol import Fit, LocalModel, Machine, RemoteModel
 from runtime.protocol import Delta, Failed, Notice
+
+pytestmark = here("a picture of what the other tests run with both")
 
 SIZES = ((60, 20), (110, 32))
 REPLY = [

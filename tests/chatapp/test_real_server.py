@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import running
+from harness import here, running
 from program import Program, wait_for
 from test_remote import ask, ended, load, texts
 
@@ -31,6 +31,7 @@ MODEL = f"{ROOT / 'tests' / 'goldens'}:tiny-dense.gguf"
 SHORT = Sampling(temperature=0.0, max_tokens=12)
 
 pytestmark = [
+    here("brings a server of its own"),
     pytest.mark.slow,
     pytest.mark.skipif(not PROGRAM.is_file(), reason="no transformers[serving]: neither .serve nor TEST_TRANSFORMERS"),
 ]

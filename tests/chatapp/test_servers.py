@@ -10,7 +10,7 @@ from typing import Any
 import fake_backend
 from chat_server import ChatServer, say, serving, stop, streamed, think, usage
 from fake_backend import MODEL, FakeBackend
-from harness import Chat, running
+from harness import Chat, here, running
 
 from chatapp.backends import Backends
 from chatapp.options import ChatOptions
@@ -18,6 +18,8 @@ from chatapp.remote.backend import RemoteBackend
 from chatapp.remote.profiles import Profile
 from chatapp.settings import Value
 from runtime.protocol import Failed, Ready
+
+pytestmark = here("brings servers of its own")
 
 
 @asynccontextmanager

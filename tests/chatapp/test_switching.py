@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fake_backend import MODEL, FakeBackend, Gate, Step, say
-from harness import running
+from harness import here, running
 from program import FAKE
 
 from chatapp.backends import Backends
@@ -30,6 +30,8 @@ from runtime.protocol import (
     Notice,
     Ready,
 )
+
+pytestmark = here("models of this machine take each other's place")
 
 OLD, NEW = Load("/m/old.gguf"), Load("/m/new.gguf")
 NO_MEMORY = Failed("There is not enough memory for this.", "memory")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import MODEL, FakeBackend, Gate, say
-from harness import both, running
+from harness import running
 
 from chatapp import unsent
 from chatapp.options import ChatOptions
@@ -146,7 +146,6 @@ async def test_they_are_there_after_the_chat_has_ended(tmp_path: Path) -> None:
         assert backend.requests == []
 
 
-@both
 class TestWaiting:
     async def test_messages_wait_while_the_model_loads_and_are_sent_in_order(self, tmp_path: Path) -> None:
         gate = Gate()
@@ -207,7 +206,6 @@ async def test_a_command_on_its_way_begins_no_conversation_and_a_path_does(tmp_p
             assert len(chat.store.conversations()) == kept
 
 
-@both
 class TestHolding:
     async def test_a_stop_holds_what_is_queued_until_an_empty_enter(self, tmp_path: Path) -> None:
         gate = Gate()

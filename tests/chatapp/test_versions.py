@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import FakeBackend, Gate, end, say, think
-from harness import Chat, both, running
+from harness import Chat, here, running
 
 from runtime.protocol import Failed, Message
 
@@ -114,7 +114,6 @@ class TestVersions:
 
 
 class TestContinuing:
-    @both
     async def test_a_stopped_reply_goes_on_in_place(self, tmp_path: Path) -> None:
         gate, second = Gate(), Gate()
         backend = FakeBackend([think("hm", 3), say("begin"), gate], [say("ning and"), second, say(" end"), end()])
@@ -139,7 +138,6 @@ class TestContinuing:
             await chat.ask("more")
             assert sent(backend) == ["q", "beginning and end", "more"]
 
-    @both
     async def test_the_stopped_part_survives_whatever_comes_after(self, tmp_path: Path) -> None:
         backend = FakeBackend([say("begin"), end("length")], [Failed("No.", "numbers")], [say("ning")])
         async with running(backend, tmp_path) as chat:
@@ -152,7 +150,6 @@ class TestContinuing:
             await chat.send("/continue")
             await chat.until(lambda: "beginning" in chat.text())
 
-    @both
     async def test_a_reply_that_has_ended_does_not_go_on(self, tmp_path: Path) -> None:
         backend = FakeBackend()
         async with running(backend, tmp_path) as chat:
@@ -161,6 +158,7 @@ class TestContinuing:
             await chat.until(lambda: "has come to its end" in chat.words())
             assert len(backend.requests) == 1
 
+    @here("a served model cannot go on inside its thought: test_remote.py")
     async def test_thinking_goes_on_and_its_figures_add_up(self, tmp_path: Path) -> None:
         backend = FakeBackend(
             [think("a thought", 4), end("length", False, thinking_tokens=4, thinking_ms=500.0)],

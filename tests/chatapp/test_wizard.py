@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 from fake_backend import FakeBackend
-from harness import Chat, running
+from harness import Chat, here, running
 from hub_server import Hub, serving
 
 from chatapp.options import ChatOptions
 from runtime import machine
 from runtime.cores import default_threads
+
+pytestmark = here("files are found, downloaded and opened")
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 REPO, FILE = "unsloth/Qwen3.5-0.8B-GGUF", "Qwen3.5-0.8B-Q4_K_M.gguf"
