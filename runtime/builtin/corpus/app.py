@@ -7,7 +7,7 @@ from random import Random
 from typing import get_args
 
 from runtime.builtin.corpus.dialogue import Turn
-from runtime.builtin.corpus.grammar import Phrases, listed, words
+from runtime.builtin.corpus.grammar import Phrases, gerund, led, listed, words
 from runtime.builtin.corpus.registry import World, intent
 from runtime.builtin.corpus.talk import load
 from runtime.builtin.corpus.tour import Entry, Kind, Tour
@@ -21,9 +21,9 @@ SYNONYMS: dict[str, str] = WISHES_TABLES.pop("words")
 MAIN = WISHES_TABLES.pop("main")
 # Names that mean more than one thing: without a mark or their kind they are questions of another sort.
 ORDINARY = words("think thinking draft drafts model models context system theme help")
-# How often a wish comes as an infinitive, a noun or a sentence of its own.
-FORMS = {"do": 6, "thing": 3, "plight": 2}
-FRAME_OF = {"do": ("how", "i"), "thing": ("thing", "t"), "plight": ("plight", "p")}
+# How often a wish comes as an infinitive, a gerund, a noun or a sentence of its own.
+FORMS = {"do": 12, "doing": 3, "thing": 6, "plight": 4}
+FRAME_OF = {"do": ("how", "i"), "doing": ("doing", "g"), "thing": ("thing", "t"), "plight": ("plight", "p")}
 KIND_WORDS = {
     "command": ("command", "command", "slash command", "key", "shortcut"),
     "key": ("key", "key", "shortcut", "hotkey", "command"),
@@ -31,12 +31,26 @@ KIND_WORDS = {
 }
 
 
-def _wishes(table: dict[str, str]) -> dict[str, Phrases]:
+def forms(table: dict[str, str]) -> dict[str, Phrases]:
     """The forms of a wish, with synonyms filled in."""
-    return {form: Phrases(re.sub(r"<(\w+)>", lambda m: SYNONYMS[m[1]], table[form])) for form in FORMS if form in table}
+    filled = {
+        form: Phrases(re.sub(r"<(\w+)>", lambda m: SYNONYMS[m[1]], table[form])) for form in FORMS if form in table
+    }
+    if "do" in filled:
+        filled["doing"] = Phrases(map(_doing, filled["do"].templates))
+    return filled
 
 
-WISHES = {name: _wishes(table) for name, table in WISHES_TABLES.items()}
+def _doing(template: str) -> str:
+    """The template of an infinitive, or of several to choose from, as a gerund."""
+    match = re.match(r"\[([^\[\]]*)\]|[\w-]+", template)
+    assert match, template
+    verbs = (match[1] or match[0]).split("|")
+    gerunds = "|".join(re.sub(r"^[\w-]+", lambda m: gerund(m[0]), verb) for verb in verbs)
+    return f"[{gerunds}]{template[match.end() :]}" if match[1] else gerunds + template[match.end() :]
+
+
+WISHES = {name: forms(table) for name, table in WISHES_TABLES.items()}
 FIRST = {name: table["first"] for name, table in WISHES_TABLES.items() if "first" in table}
 
 
@@ -67,7 +81,7 @@ def what_is_it(r: Random, world: World) -> Turn:
     if entry.kind != "command" and r.random() < 0.35:
         frames = FRAMES["press" if entry.kind == "key" else "setting"]
         shown = entry.name
-    user = frames.typed(r, {"c": shown, "k": entry.kind})
+    user = led(r, frames.typed(r, {"c": shown, "k": entry.kind}))
     return Turn(user, describe(entry), f"The user asks about the {entry.kind} {entry.name}.")
 
 
@@ -96,7 +110,7 @@ def _breadth(entry: Entry) -> float:
 def ask_how(r: Random, form: str, wish: str, kind: str) -> str:
     """A wish in one of the frames of its form."""
     frame, field = FRAME_OF[form]
-    return FRAMES[frame].typed(r, {field: wish, "k": kind}, slips=(field,))
+    return led(r, FRAMES[frame].typed(r, {field: wish, "k": kind}, slips=(field,)))
 
 
 def _wished(tour: Tour) -> list[Entry]:

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from runtime.builtin.corpus.dialogue import Turn
-from runtime.builtin.corpus.grammar import Phrases, sentence
+from runtime.builtin.corpus.grammar import Phrases, led, sentence
 from runtime.builtin.corpus.outside import unknown_thing
 from runtime.builtin.corpus.registry import Intent, World
 from runtime.builtin.corpus.talk import load
@@ -131,7 +131,7 @@ FRAMED = 0.35  # share of the questions that stand in one of these frames
 def _framed(r: Random, phrases: Phrases, values: Mapping[str, object] = {}) -> str:
     """A question, often within another sentence."""
     if r.random() > FRAMED:
-        return phrases.typed(r, values)
+        return led(r, phrases.typed(r, values), 0.08)
     return FRAMES.typed(r, {"q": phrases.plain(r, values)})
 
 

@@ -29,6 +29,16 @@ OPENERS = alternatives(
 CLOSERS = alternatives(
     "| please| please?| thanks| thank you| :)| now?|, please.| then?|, thanks!| pls| for me| ?|...|!"
 )
+LEADS = alternatives(
+    "i have a question. |a silly question: |maybe a silly question: |this may be easy: |sorry to bother you, "
+    "|i hope you can help. |you may know this. |i'm curious: |let me ask you something. |here is my question: "
+    "|could you help me? |i need your help. |i was asked this today: |hello, a small question: |hi, i'm new here. "
+    "|good morning. |good evening! |hey friend, |to change the subject: |next topic: |something else: "
+    "|and another thing: |before i forget: |while you are at it: |if you don't mind, |i'm in a hurry: |seriously, "
+    "|first of all, |my last question for today: |excuse my english. |i'm not good with computers. "
+    "|thanks for that. now |great, and now |ok got it. |that was helpful. |i'm back. |wait, |one thing i don't know: "
+    "|i looked everywhere. |nobody could tell me: |my friend asked me: |just out of interest: |i keep forgetting: "
+)
 SHORTHAND = {
     "you": "u",
     "please": "pls",
@@ -38,6 +48,11 @@ SHORTHAND = {
     "thanks": "thx",
     "going to": "gonna",
 }
+# Verbs whose last letter is doubled before -ing.
+DOUBLED = words(
+    "get set cut put stop quit run begin drop forget wrap skip pin tag shut let unpin unwrap grep scrap swap bin cap "
+    "chat debug flip format log refer remap rerun reset split star step submit win"
+)
 KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
 
@@ -168,6 +183,20 @@ def _slip(r: Random, text: str) -> str:
     row = next((k for k in KEYS if text[i].lower() in k), "")
     near = row[max(0, row.find(text[i].lower()) - 1) :][:3].replace(text[i].lower(), "")
     return text[:i] + (r.choice(near) if near else text[i]) + text[i + 1 :]
+
+
+def led(r: Random, text: str, share: float = 0.1) -> str:
+    """Now and then with a sentence before it, as a question comes up in a chat."""
+    return r.choice(LEADS) + text if r.random() < share else text
+
+
+def gerund(verb: str) -> str:
+    """`deleting` of `delete`; of the verbs that the corpus uses."""
+    if verb in DOUBLED:
+        return f"{verb}{verb[-1]}ing"
+    if verb.endswith("ie"):
+        return f"{verb[:-2]}ying"
+    return f"{verb[:-1] if verb.endswith('e') and not verb.endswith(('ee', 'be')) else verb}ing"
 
 
 def sentence(text: str) -> str:

@@ -8,7 +8,7 @@ from random import Random
 
 from runtime.builtin.corpus import app, values
 from runtime.builtin.corpus.dialogue import Turn
-from runtime.builtin.corpus.grammar import Phrases
+from runtime.builtin.corpus.grammar import Phrases, led
 from runtime.builtin.corpus.registry import Intent, World
 from runtime.builtin.corpus.talk import load
 
@@ -100,11 +100,11 @@ def _turn(name: str, r: Random, world: World) -> Turn:
         "d": r.randint(2, 9),
         "e": r.randint(2, 9),
     }
-    user = PHRASES[name].typed(r, fields, question=name != "actions")
+    user = led(r, PHRASES[name].typed(r, fields, question=name != "actions"))
     return Turn(user, *_reply(name, world))
 
 
-ELSEWHERE = {form: Phrases(NEAR["elsewhere"][form]) for form in app.FORMS}
+ELSEWHERE = app.forms(NEAR["elsewhere"])
 
 
 def _elsewhere(r: Random, world: World) -> Turn:
@@ -189,7 +189,7 @@ def _wild(r: Random, world: World) -> Turn:
         "v": r.choice(LISTS["verbs"]),
         "d": r.choice(("does", "do", "did", "can", "will", "would")),
     }
-    return Turn(WILD.typed(r, fields), *_reply("knowledge", world))
+    return Turn(led(r, WILD.typed(r, fields)), *_reply("knowledge", world))
 
 
 INTENTS = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 
 from runtime.builtin.corpus.dialogue import Turn
-from runtime.builtin.corpus.grammar import Phrases, sentence, words
+from runtime.builtin.corpus.grammar import Phrases, led, sentence, words
 from runtime.builtin.corpus.registry import World, intent
 from runtime.builtin.corpus.talk import load
 from runtime.builtin.corpus.values import NAMES
@@ -138,7 +138,7 @@ def _asked(r: Random, name: str, *numbers: int) -> str:
 
 
 def _ask(r: Random, expression: str) -> str:
-    return PHRASES["ask"].typed(r, {"e": expression})
+    return led(r, PHRASES["ask"].typed(r, {"e": expression}), 0.05)
 
 
 @intent(17, filler=1)

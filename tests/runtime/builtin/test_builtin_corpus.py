@@ -28,7 +28,7 @@ from runtime.builtin.corpus import (
     values,
 )
 from runtime.builtin.corpus.dialogue import Dialogue, Turn, segments
-from runtime.builtin.corpus.grammar import Phrases, expand, normal
+from runtime.builtin.corpus.grammar import Phrases, expand, gerund, normal
 from runtime.builtin.corpus.mix import BY_NAME, INTENTS, SHARES, dialogue
 from runtime.builtin.corpus.registry import World
 from runtime.builtin.evaluate import SUBJECTS, cases
@@ -303,6 +303,13 @@ def test_a_template_expands_and_matches_itself() -> None:
     assert phrases.matches("can you tell me 42", {"x": r"\d+"})
     assert not phrases.matches("can you tell me it", {"x": r"\d+"})
     assert not phrases.matches("would you tell me the time")
+
+
+def test_gerunds_are_those_of_english() -> None:
+    verbs = {"delete": "deleting", "see": "seeing", "stop": "stopping", "copy": "copying", "tie": "tying"}
+    assert {v: gerund(v) for v in verbs} == verbs
+    doing = app.forms({"do": "[get rid of|drop] the {x}\nmake it dark"})["doing"].templates
+    assert doing == ("[getting rid of|dropping] the {x}", "making it dark")
 
 
 def test_values_stay_as_they_are_under_typing_noise() -> None:
