@@ -20,7 +20,7 @@ WISHES_TABLES = load("wishes.toml")
 SYNONYMS: dict[str, str] = WISHES_TABLES.pop("words")
 MAIN = WISHES_TABLES.pop("main")
 # Names that mean more than one thing: without a mark or their kind they are questions of another sort.
-ORDINARY = words("think thinking draft drafts model models context system theme help")
+ORDINARY = (*words("think thinking draft drafts model models context system theme help"), "context length")
 # How often a wish comes as an infinitive, a gerund, a noun or a sentence of its own.
 FORMS = {"do": 12, "doing": 3, "thing": 6, "plight": 4}
 FRAME_OF = {"do": ("how", "i"), "doing": ("doing", "g"), "thing": ("thing", "t"), "plight": ("plight", "p")}

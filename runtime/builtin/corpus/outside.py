@@ -14,7 +14,8 @@ from runtime.builtin.corpus.talk import load
 
 TABLES = load("outside.toml")
 LISTS: dict[str, tuple[str, ...]] = {
-    name: tuple(item.strip() for item in text.replace("\n", " ").split(",")) for name, text in TABLES["lists"].items()
+    name: tuple(item.strip() for item in text.replace("\n", " ").split(","))
+    for name, text in load("things.toml").items()
 }
 NEAR = load("near.toml")
 # Only questions about these that the model cannot answer are asked: the names themselves it knows.

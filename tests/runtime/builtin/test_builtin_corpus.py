@@ -280,6 +280,11 @@ def test_every_intent_and_every_entry_of_the_tour_occurs(world: World) -> None:
         assert intent.make(r, world).reply
 
 
+def test_lists_hold_each_thing_once() -> None:
+    for name, items in outside.LISTS.items():
+        assert all(items) and len(set(items)) == len(items), name
+
+
 def test_intents_have_names_of_their_own() -> None:
     assert len(BY_NAME) == len(INTENTS)
 
