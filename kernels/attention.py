@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.cpu import ops as native
 from kernels.op import Case, Op, random_tensors
+from kernels.triton import ops as gpu
 
 # Query rows handled at a time, so that the scores of a long prefill stay small.
 _ROWS_AT_ONCE = 256
@@ -84,6 +85,6 @@ def _attention_cases() -> Iterator[Case]:
         yield Case(name, (q, keys, values, randn(tokens, heads, dim), start))
 
 
-rope = Op(_rope, _rope_cases, tolerance=1e-5, cpu=native.rope)
-attention = Op(_attention, _attention_cases, tolerance=1e-4, cpu=native.attention)
-store_rows = Op(_store_rows, _store_cases, tolerance=0.0, cpu=native.store_rows)
+rope = Op(_rope, _rope_cases, tolerance=1e-5, cpu=native.rope, triton=gpu.rope)
+attention = Op(_attention, _attention_cases, tolerance=1e-4, cpu=native.attention, triton=gpu.attention)
+store_rows = Op(_store_rows, _store_cases, tolerance=0.0, cpu=native.store_rows, triton=gpu.store_rows)

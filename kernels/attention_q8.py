@@ -10,6 +10,7 @@ from torch import Tensor
 from kernels.attention import attention, store_rows
 from kernels.cpu import ops as native
 from kernels.op import Case, Op, random_tensors
+from kernels.triton import ops as gpu
 
 
 def quantize_rows(x: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, Tensor]:
@@ -82,5 +83,5 @@ def _store_cases() -> Iterator[Case]:
         yield Case(f"{tokens}+{start}b{block}x{peculiar}", (k, v, keys, values, key_scales, value_scales, start))
 
 
-store_rows_q8 = Op(_store_rows_q8, _store_cases, tolerance=1e-6, cpu=native.store_rows_q8)
-attention_q8 = Op(_attention_q8, _cases, tolerance=1e-4, cpu=native.attention_q8)
+store_rows_q8 = Op(_store_rows_q8, _store_cases, tolerance=1e-6, cpu=native.store_rows_q8, triton=gpu.store_rows_q8)
+attention_q8 = Op(_attention_q8, _cases, tolerance=1e-4, cpu=native.attention_q8, triton=gpu.attention_q8)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.cpu import ops as native
 from kernels.op import Case, Op, random_tensors
+from kernels.triton import ops as gpu
 
 
 def _causal_conv1d(x: Tensor, window: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,5 +51,5 @@ def _resume_cases() -> Iterator[Case]:
         yield Case(f"{tokens}x{channels}+{moved}", args)
 
 
-conv_resume = Op(_conv_resume, _resume_cases, tolerance=1e-5, cpu=native.conv_resume)
-causal_conv1d = Op(_causal_conv1d, _cases, tolerance=1e-5, cpu=native.causal_conv1d)
+conv_resume = Op(_conv_resume, _resume_cases, tolerance=1e-5, cpu=native.conv_resume, triton=gpu.conv_resume)
+causal_conv1d = Op(_causal_conv1d, _cases, tolerance=1e-5, cpu=native.causal_conv1d, triton=gpu.causal_conv1d)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kernels.cpu import ops as native
 from kernels.op import Case, Op, random_tensors
+from kernels.triton import ops as gpu
 
 _L2_EPS = 1e-6
 
@@ -156,7 +157,9 @@ def _gate_cases() -> Iterator[Case]:
         )
 
 
-delta_gates = Op(_delta_gates, _gate_cases, tolerance=1e-5, cpu=native.delta_gates)
-delta_recurrent = Op(_delta_recurrent, _rule_cases, tolerance=1e-4, cpu=native.delta_recurrent)
-delta_resume = Op(_delta_resume, _resume_cases, tolerance=1e-4, cpu=native.delta_resume)
-delta_chunk = Op(_delta_chunk, _rule_cases, tolerance=1e-4, cpu=native.delta_chunk)
+delta_gates = Op(_delta_gates, _gate_cases, tolerance=1e-5, cpu=native.delta_gates, triton=gpu.delta_gates)
+delta_recurrent = Op(
+    _delta_recurrent, _rule_cases, tolerance=1e-4, cpu=native.delta_recurrent, triton=gpu.delta_recurrent
+)
+delta_resume = Op(_delta_resume, _resume_cases, tolerance=1e-4, cpu=native.delta_resume, triton=gpu.delta_resume)
+delta_chunk = Op(_delta_chunk, _rule_cases, tolerance=1e-4, cpu=native.delta_chunk, triton=gpu.delta_chunk)

@@ -10,6 +10,7 @@ from torch import Tensor
 from kernels.cpu import ops as native
 from kernels.op import Case, Op, random_tensors
 from kernels.quants import QuantTensor
+from kernels.triton import ops as gpu
 
 
 def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -72,7 +73,9 @@ def _expert_cases() -> Iterator[Case]:
         yield Case(f"{tokens}x{hidden}f{ff}e{experts}k{used}", (randn(tokens, hidden), weights, ids, *packed))
 
 
-swiglu = Op(_swiglu, _swiglu_cases, tolerance=1e-5, cpu=native.swiglu)
-route = Op(_route, _route_cases, tolerance=1e-5, cpu=native.route)
-experts = Op(_experts, _expert_cases, tolerance=1e-4, cpu=native.experts)
-add_shared_expert = Op(_add_shared_expert, _shared_cases, tolerance=1e-5, cpu=native.add_shared_expert)
+swiglu = Op(_swiglu, _swiglu_cases, tolerance=1e-5, cpu=native.swiglu, triton=gpu.swiglu)
+route = Op(_route, _route_cases, tolerance=1e-5, cpu=native.route, triton=gpu.route)
+experts = Op(_experts, _expert_cases, tolerance=1e-4, cpu=native.experts, triton=gpu.experts)
+add_shared_expert = Op(
+    _add_shared_expert, _shared_cases, tolerance=1e-5, cpu=native.add_shared_expert, triton=gpu.add_shared_expert
+)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.cpu import ops as native
 from kernels.op import Case, Op, random_tensors
+from kernels.triton import ops as gpu
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -58,7 +59,11 @@ def _concat_rms_norm_cases() -> Iterator[Case]:
         yield Case(f"{shape}", (randn(*shape), randn(*shape), *weights, 1e-6))
 
 
-rms_norm = Op(_rms_norm, _rms_norm_cases, tolerance=1e-5, cpu=native.rms_norm)
-add_rms_norm = Op(_add_rms_norm, _add_rms_norm_cases, tolerance=1e-5, cpu=native.add_rms_norm)
-concat_rms_norm = Op(_concat_rms_norm, _concat_rms_norm_cases, tolerance=1e-5, cpu=native.concat_rms_norm)
-gated_rms_norm = Op(_gated_rms_norm, _gated_rms_norm_cases, tolerance=1e-5, cpu=native.gated_rms_norm)
+rms_norm = Op(_rms_norm, _rms_norm_cases, tolerance=1e-5, cpu=native.rms_norm, triton=gpu.rms_norm)
+add_rms_norm = Op(_add_rms_norm, _add_rms_norm_cases, tolerance=1e-5, cpu=native.add_rms_norm, triton=gpu.add_rms_norm)
+concat_rms_norm = Op(
+    _concat_rms_norm, _concat_rms_norm_cases, tolerance=1e-5, cpu=native.concat_rms_norm, triton=gpu.concat_rms_norm
+)
+gated_rms_norm = Op(
+    _gated_rms_norm, _gated_rms_norm_cases, tolerance=1e-5, cpu=native.gated_rms_norm, triton=gpu.gated_rms_norm
+)

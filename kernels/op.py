@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kernels.cpu import isa
 from kernels.cpu.machine import Machine
+from kernels.triton.card import Card
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,7 +45,7 @@ class Op(Generic[P, R]):
     cases: Callable[[], Iterator[Case]]
     tolerance: float
     cpu: Callable[Concatenate[Machine, P], R] | None = None
-    triton: Callable[P, R] | None = None
+    triton: Callable[Concatenate[Card, P], R] | None = None
 
     @property
     def name(self) -> str:
@@ -53,23 +54,41 @@ class Op(Generic[P, R]):
 
 @dataclass(frozen=True)
 class OpTable:
-    """One column of the table, completed by the references. The column `cpu` needs a machine."""
+    """One column of the table, completed by the references. `cpu` needs a machine, and `triton` a card."""
 
     column: Column
     machine: Machine | None = None
+    card: Card | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors of ops are."""
+        return self.card.device if self.card else torch.device("cpu")
+
+    @cached_property
+    def zero(self) -> Tensor:
+        """int64 [1], on that device."""
+        return torch.zeros(1, dtype=torch.long, device=self.device)
 
     def __getitem__(self, op: Op[P, R]) -> Callable[P, R]:
-        if self.column == "cpu":
-            return partial(_on_machine, op.cpu, self.machine) if op.cpu and self.machine else op.reference
-        fast: Callable[P, R] | None = getattr(op, self.column)
-        return fast or op.reference
+        if self.machine and op.cpu:
+            return partial(_on_machine, op.cpu, self.machine)
+        if self.card and op.triton:
+            return partial(op.triton, self.card)
+        return op.reference
 
 
 def op_table(column: Column, threads: int = 1, cache: Path | None = None) -> OpTable:
-    """A column of the table; `cpu` is the references where llvmlite or the processor's products of bytes are missing.
+    """A column of the table; the references where what it needs is missing: llvmlite or the processor's products of
+    bytes for `cpu`, Triton for `triton`.
 
     `cache`: the folder in which native functions are kept, so that they are compiled once.
     """
+    if column == "triton":
+        try:
+            return OpTable(column, card=Card.here())
+        except ImportError:
+            return OpTable("reference")
     if column != "cpu":
         return OpTable(column)
     try:

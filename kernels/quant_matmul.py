@@ -10,6 +10,7 @@ from torch import Tensor
 from kernels.cpu import ops as native
 from kernels.op import Case, Op, random_tensors
 from kernels.quants import QUANTS, QuantTensor
+from kernels.triton import ops as gpu
 
 # Weights are unpacked this many at a time, so a packed 248,320-row head never stands in memory in fp32.
 _UNPACKED_AT_ONCE = 1 << 24
@@ -54,6 +55,6 @@ def _embedding_cases() -> Iterator[Case]:
     yield Case("repeated", (torch.tensor([3, 0, 3, 7, 49]), table))
 
 
-quant_matmul = Op(_quant_matmul, _matmul_cases, tolerance=1e-5, cpu=native.quant_matmul)
-projections = Op(_projections, _projection_cases, tolerance=1e-5, cpu=native.projections)
-embedding = Op(_embedding, _embedding_cases, tolerance=0.0, cpu=native.embedding)
+quant_matmul = Op(_quant_matmul, _matmul_cases, tolerance=1e-5, cpu=native.quant_matmul, triton=gpu.quant_matmul)
+projections = Op(_projections, _projection_cases, tolerance=1e-5, cpu=native.projections, triton=gpu.projections)
+embedding = Op(_embedding, _embedding_cases, tolerance=0.0, cpu=native.embedding, triton=gpu.embedding)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.cpu import ops as native
 from kernels.op import Case, Op, random_tensors
+from kernels.triton import ops as gpu
 
 
 def _add(x: Tensor, y: Tensor) -> Tensor:
@@ -53,6 +54,6 @@ def _shift_cases() -> Iterator[Case]:
         yield Case(f"{shape}", (randn(shape[1]), randn(*shape)))
 
 
-spread_logits = Op(_spread_logits, _spread_cases, tolerance=0.0, cpu=native.spread_logits)
-add = Op(_add, _add_cases, tolerance=1e-6, cpu=native.add)
-shift_rows = Op(_shift_rows, _shift_cases, tolerance=0.0, cpu=native.shift_rows)
+spread_logits = Op(_spread_logits, _spread_cases, tolerance=0.0, cpu=native.spread_logits, triton=gpu.spread_logits)
+add = Op(_add, _add_cases, tolerance=1e-6, cpu=native.add, triton=gpu.add)
+shift_rows = Op(_shift_rows, _shift_cases, tolerance=0.0, cpu=native.shift_rows, triton=gpu.shift_rows)

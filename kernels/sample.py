@@ -14,6 +14,7 @@ from torch import Tensor
 from kernels.cpu import ops as native
 from kernels.cpu.ops import MOST_CANDIDATES, UNDECIDED
 from kernels.op import Case, Op, random_tensors
+from kernels.triton import ops as gpu
 
 NOT_FINITE = -1
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -203,6 +204,6 @@ def _cases() -> Iterator[Case]:
         yield Case(name, (logits, Rules(temperature=0).packed(), torch.tensor([1, 0]), nobody, nobody, none, out))
 
 
-sample = Op(_sample, _cases, tolerance=0.0, cpu=native.sample)
+sample = Op(_sample, _cases, tolerance=0.0, cpu=native.sample, triton=gpu.sample)
 
 __all__ = ["NOT_FINITE", "UNDECIDED", "Rules", "candidates", "choose", "sample"]

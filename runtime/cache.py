@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from kernels.blocks import Blocks
 from runtime.models.config import ModelConfig
 from runtime.prefix import common_prefix
 
@@ -63,19 +64,35 @@ class KVCache:
     """One sequence's keys and values: a list of blocks, shared with its forks as far as they agree."""
 
     def __init__(
-        self, layers: int, kv_heads: int, head_dim: int, kind: KVType = "f32", blocks: Sequence[KVBlock] = ()
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        kind: KVType = "f32",
+        blocks: Sequence[KVBlock] = (),
+        card: torch.device | None = None,
     ) -> None:
+        """`card`: the GPU, or what stands for it, whose kernels find the blocks by tables."""
         self._shape = layers, kv_heads, BLOCK, head_dim
         self.kind = kind
         self.blocks = list(blocks)
+        self.card = card
+        self._card_tables: dict[str, tuple[list[int], Tensor]] = {}
 
     def new_block(self) -> KVBlock:
-        shape = self._shape
+        shape, device = self._shape, self.card or torch.device("cpu")
         if self.kind == "f32":
-            return KVBlock({name: torch.empty(shape) for name in ("keys", "values")})
-        block = KVBlock({name: torch.empty(shape, dtype=torch.int8) for name in ("keys", "values")})
-        block.tensors |= {name: torch.empty(shape[:-1]) for name in ("key_scales", "value_scales")}
+            return KVBlock({name: torch.empty(shape, device=device) for name in ("keys", "values")})
+        block = KVBlock({name: torch.empty(shape, dtype=torch.int8, device=device) for name in ("keys", "values")})
+        block.tensors |= {name: torch.empty(shape[:-1], device=device) for name in ("key_scales", "value_scales")}
         return block
+
+    def card_table(self, name: str) -> Tensor:
+        """int64 [blocks] on the card: where each block's tensor of that name begins."""
+        begins = [block.tensors[name].data_ptr() if not block.tensors[name].is_meta else 0 for block in self.blocks]
+        if self._card_tables.get(name, ([],))[0] != begins:
+            self._card_tables[name] = begins, torch.tensor(begins, device=self.card)
+        return self._card_tables[name][1]
 
     def layer(self, index: int) -> LayerCache:
         return LayerCache(self, index)
@@ -113,7 +130,7 @@ class KVCache:
     def fork(self, length: int) -> KVCache:
         """Another sequence's cache that begins with the first `length` rows of this one."""
         layers, kv_heads, _, head_dim = self._shape
-        return KVCache(layers, kv_heads, head_dim, self.kind, self.blocks[: -(-length // BLOCK)])
+        return KVCache(layers, kv_heads, head_dim, self.kind, self.blocks[: -(-length // BLOCK)], self.card)
 
 
 @dataclass(frozen=True)
@@ -128,24 +145,27 @@ class LayerCache:
         return self.cache.kind
 
     @property
-    def keys(self) -> list[Tensor]:
+    def keys(self) -> Sequence[Tensor]:
         return self._all("keys")
 
     @property
-    def values(self) -> list[Tensor]:
+    def values(self) -> Sequence[Tensor]:
         return self._all("values")
 
     @property
-    def key_scales(self) -> list[Tensor]:
+    def key_scales(self) -> Sequence[Tensor]:
         return self._all("key_scales")
 
     @property
-    def value_scales(self) -> list[Tensor]:
+    def value_scales(self) -> Sequence[Tensor]:
         return self._all("value_scales")
 
-    def _all(self, name: str) -> list[Tensor]:
+    def _all(self, name: str) -> Sequence[Tensor]:
         """Per block [Hkv, BLOCK, …]."""
-        return [block.tensors[name][self.index] for block in self.cache.blocks]
+        parts = [block.tensors[name][self.index] for block in self.cache.blocks]
+        if self.cache.card is None:
+            return parts
+        return Blocks(parts, self.cache.card_table(name), self.index * parts[0].numel())
 
 
 @dataclass(frozen=True)
@@ -269,15 +289,17 @@ class SequenceState:
         self.hidden = hidden
 
     @classmethod
-    def empty(cls, config: ModelConfig, *, mtp: bool, kv: KVType = "f32") -> SequenceState:
+    def empty(
+        cls, config: ModelConfig, *, mtp: bool, kv: KVType = "f32", card: torch.device | None = None
+    ) -> SequenceState:
         delta = config.delta
         first = RecurrentState(
-            torch.zeros(delta.conv_kernel - 1, delta.conv_channels),
-            torch.zeros(delta.value_heads, delta.head_dim, delta.head_dim),
+            torch.zeros(delta.conv_kernel - 1, delta.conv_channels, device=card),
+            torch.zeros(delta.value_heads, delta.head_dim, delta.head_dim, device=card),
         )
         state = cls(
-            kv=KVCache(config.attention_layers, config.kv_heads, config.head_dim, kv),
-            mtp_kv=KVCache(1, config.kv_heads, config.head_dim, kv) if mtp else None,
+            kv=KVCache(config.attention_layers, config.kv_heads, config.head_dim, kv, card=card),
+            mtp_kv=KVCache(1, config.kv_heads, config.head_dim, kv, card=card) if mtp else None,
             recurrent=[first] * config.recurrent.count(True),
         )
         state.checkpoint()  # the beginning can always be reached

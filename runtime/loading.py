@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kernels.op import Column
+from kernels.op import Column, OpTable
 from kernels.table import OPS
 from runtime import presets
 from runtime.cache import KVType, SequenceState
@@ -19,6 +19,7 @@ from runtime.chat_template import ChatTemplate
 from runtime.cores import default_threads
 from runtime.engine import Engine
 from runtime.fingerprint import fingerprint
+from runtime.machine import gpu_kernels
 from runtime.models.config import ModelError
 from runtime.models.loading import LoadedModel, load_model
 from runtime.pool import StatePool
@@ -38,8 +39,7 @@ def open_chat_model(
 ) -> tuple[ChatModel, ModelInfo, list[str]]:
     """The model, what the chat shows of it, and notices; later ones go to `notify`. Raises UserError."""
     torch.set_num_threads(command.threads or default_threads())
-    column: Column = "cpu" if command.ops == "auto" else command.ops
-    loaded = load_model(command.path, column, progress, command.threads, command.draft_vocabulary)
+    loaded, instead = _load(command, progress)
     metadata, config = loaded.metadata, loaded.model.config
     tokenizer = Tokenizer.from_metadata(metadata)
     if tokenizer.vocab_size > loaded.model.vocabulary:
@@ -73,18 +73,37 @@ def open_chat_model(
         ops=loaded.model.ops.column,
         presets={mode: _shown(params) for mode, params in by_mode.items()},
     )
-    return chat, info, [*loaded.notices, *_slower(command.ops)]
+    return chat, info, [*instead, *loaded.notices, *_slower(command.ops, loaded.model.ops)]
 
 
-def _slower(asked: str) -> list[str]:
+def _load(command: Load, progress: Callable[[int, int], None]) -> tuple[LoadedModel, list[str]]:
+    """On the GPU if there is one, unless something else is asked for; where that fails, without it, and told."""
+    rest = progress, command.threads, command.draft_vocabulary
+    auto = command.ops == "auto"
+    column: Column = "triton" if auto and gpu_kernels() and torch.cuda.is_available() else "cpu"
+    if command.ops != "auto":
+        column = command.ops
+    try:
+        return load_model(command.path, column, *rest), []
+    except RuntimeError as error:  # of the card: its memory, its driver, or a kernel that does not compile for it
+        if column != "triton" or not torch.cuda.is_available():
+            raise
+        reason = "its memory is too small" if isinstance(error, torch.OutOfMemoryError) else str(error).split("\n")[0]
+    torch.cuda.empty_cache()
+    loaded = load_model(command.path, "cpu", *rest)
+    return loaded, [f"The GPU could not take the model ({reason}); it runs on the processor."]
+
+
+def _slower(asked: str, ops: OpTable) -> list[str]:
     """A sentence if operations run otherwise than was asked for."""
     if asked != "triton":
         return []
+    if ops.card is None:
+        return ["Triton is missing here: the references run in its place, slowly. --ops auto is faster."]
+    if ops.card.way == "interpreted":
+        return ["No GPU was found: Triton's interpreter runs in its place, very slowly. --ops auto is faster."]
     missing = [op.name for op in OPS if op.triton is None]
-    if not missing:
-        return []
-    which = "No operation has" if len(missing) == len(OPS) else f"{len(missing)} of {len(OPS)} operations have not"
-    return [f"{which} a Triton version yet: the references run in their place, slowly. --ops auto is faster."]
+    return [f"On the GPU the references run in place of {', '.join(missing)}."] if missing else []
 
 
 _KV_TYPES: dict[str, KVType] = {"auto": "f32", "q8": "q8"}

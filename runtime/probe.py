@@ -42,9 +42,9 @@ def probe(
         parts.append(model.forward(ids[start : start + (chunk or len(ids))], state))
         state.commit()
     hidden = torch.cat(parts)
-    found = {"logits": model.logits(hidden).numpy(), "hidden": hidden.numpy()}
+    found = {"logits": model.logits(hidden).cpu().numpy(), "hidden": hidden.cpu().numpy()}
     if model.mtp and len(ids) > 1:
-        found["mtp_logits"] = _mtp_logits(model, ids, hidden, chunk).numpy()
+        found["mtp_logits"] = _mtp_logits(model, ids, hidden, chunk).cpu().numpy()
     if greedy:
         found["greedy"] = np.array(_greedy(model, state, hidden[-1:], greedy))
     return found

@@ -33,12 +33,14 @@ class Weights:
         take_in: Callable[[QuantTensor], bool] = lambda tensor: False,
         progress: Callable[[int, int], None] = lambda done, total: None,
         skipped: Collection[str] = SKIPPED,
+        device: torch.device | None = None,
     ) -> None:
         """`take_in` sees each packed tensor first, and says whether the file's own bytes are not needed after that.
-        `progress(done, total)` hears of the bytes taken; nobody needs to take the `skipped` tensors.
+        `progress(done, total)` hears of the bytes taken; nobody needs to take the `skipped` tensors. Small tensors go
+        to `device`.
         """
         self._gguf = gguf
-        self._keep_packed = keep_packed
+        self._keep_packed, self._device = keep_packed, device
         self._take_in, self._progress = take_in, progress
         self._done, self._total = 0, sum(info.nbytes for info in gguf.tensors.values())
         self._left = set(gguf.tensors) - set(skipped)
@@ -72,7 +74,7 @@ class Weights:
         packed = self._take(name, shape)
         dense = packed.dequantize().reshape(shape)
         self._taken(name, packed, keep=packed.type.dtype is torch.float32)
-        return dense
+        return dense.to(self._device) if self._device else dense
 
     def norm(self, name: str, size: int) -> Tensor:
         """A norm's weight; in these files it includes the checkpoint's + 1, so its mean is near 1."""

@@ -10,6 +10,9 @@ import pytest
 # Models this small only lose by threads; the processes that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Triton decides when it is loaded whether it interprets its kernels.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 SHARED = Path(__file__).parents[2] / "shared" / "fixtures"
 
 

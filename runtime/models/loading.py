@@ -8,12 +8,14 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
 from kernels.op import Column, op_table
+from kernels.quants import QuantTensor
 from runtime.cores import default_threads
 from runtime.errors import UserError
 from runtime.gguf import GGUFFile
@@ -54,13 +56,17 @@ def load_model(
         config, notices = _describe(gguf)
         table = op_table(ops, threads or default_threads(), platformdirs.user_cache_path("qwenchat") / "native")
         keep_packed = table.column != "reference" or not _fits_unpacked(gguf)
-        take_in = table.machine.take_in if table.machine else lambda tensor: not keep_packed
-        weights = mtp_weights = Weights(gguf, keep_packed=keep_packed, take_in=take_in, progress=progress)
+        take_in: Callable[[QuantTensor], bool] = lambda tensor: not keep_packed  # noqa: E731
+        if table.machine or table.card:
+            take_in = table.machine.take_in if table.machine else table.card.take_in  # type: ignore[union-attr]
+        device = table.card.device if table.card else None
+        take = partial(Weights, keep_packed=keep_packed, take_in=take_in, device=device)
+        weights = mtp_weights = take(gguf, progress=progress)
         if not config.mtp_layers and (sidecar := find_sidecar(gguf, config)):
             files.enter_context(sidecar)
             config = dataclasses.replace(config, mtp_layers=1)
             notices = [f"Drafts come from {sidecar.path.name}, which lies beside the model."]
-            mtp_weights = Weights(sidecar, keep_packed=keep_packed, take_in=take_in, skipped=SIDECAR_SKIPPED)
+            mtp_weights = take(sidecar, skipped=SIDECAR_SKIPPED)
         model = REGISTRY[config.architecture](weights, mtp_weights, config, table)
         weights.finish()
         mtp_weights.finish()

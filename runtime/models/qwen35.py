@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from kernels.attention import attention, rope, store_rows
 from kernels.attention_q8 import attention_q8, store_rows_q8
+from kernels.blocks import Position
 from kernels.conv1d import causal_conv1d, conv_resume
 from kernels.cpu.replay import Replay
 from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent, delta_resume
@@ -25,6 +26,7 @@ from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.residual import add, shift_rows
 from runtime.cache import KVType, LayerCache, RecurrentState, SequenceState, StagedRows, StagedState
 from runtime.errors import Interrupted
+from runtime.models import fused
 from runtime.models.config import ModelConfig, MoEConfig
 from runtime.models.draft_head import DraftHead
 from runtime.models.stepping import ROWS, Left, Past, Stepper
@@ -198,6 +200,13 @@ class Block(Generic[Mixer]):
         return self.ops[add](x, self.ffn(normed))
 
 
+def attend(block: Block[Attention], x: Tensor, cache: LayerCache, at: Place) -> Tensor:
+    """The output of an attention layer, [T, H]; writes the rows' keys and values."""
+    if block.ops.card:
+        return fused.attend(block, x, cache, at)
+    return block.finish(x, block.mixer(block.normed(x), cache, at))
+
+
 class Trunk:
     """Embeddings, layers and head."""
 
@@ -248,7 +257,7 @@ class MTPBlock:
     def __call__(self, next_ids: Tensor, hidden: Tensor, cache: LayerCache, at: Place) -> Tensor:
         """[T], [T, H] → [T, H], normed: what the head reads, and what a longer draft feeds back as `hidden`."""
         x = self.join(next_ids, hidden)
-        x = self.block.finish(x, self.block.mixer(self.block.normed(x), cache, at))
+        x = attend(self.block, x, cache, at)
         return self.ops[rms_norm](x, self.shared_head_norm, self.eps)
 
     def remember(self, next_ids: Tensor, hidden: Tensor, cache: LayerCache, at: Place) -> None:
@@ -273,7 +282,8 @@ class Qwen35:
         return self.trunk.token_embd.shape[0]
 
     def new_state(self, kv: KVType = "f32") -> SequenceState:
-        return SequenceState.empty(self.config, mtp=self.mtp is not None, kv=kv)
+        card = self.ops.card.device if self.ops.card else None
+        return SequenceState.empty(self.config, mtp=self.mtp is not None, kv=kv, card=card)
 
     @torch.inference_mode()
     def forward(
@@ -302,12 +312,16 @@ class Qwen35:
         past: Iterator[RecurrentState] = iter(state.recurrent)
         staged: list[StagedState] = []
 
-        def recur(mixer: GatedDeltaNet, x: Tensor) -> Tensor:
-            mixed, after = mixer(x, next(past), each=each)
+        def recur(block: Block[GatedDeltaNet], x: Tensor) -> Tensor:
+            if self.ops.card:
+                out, after = fused.recur(block, x, next(past), each=each)
+            else:
+                mixed, after = block.mixer(block.normed(x), next(past), each=each)
+                out = block.finish(x, mixed)
             staged.append(after)
-            return mixed
+            return out
 
-        numbers = torch.tensor(ids)
+        numbers = torch.tensor(ids, device=self.ops.device)
         hidden = self._trunk(numbers, at, state, recur, cancelled)
         self._fill_mtp(numbers, hidden, state.last_hidden, state, mtp_at)
         state.stage(StagedRows(tuple(ids), hidden, staged, each))
@@ -323,18 +337,25 @@ class Qwen35:
         cos, sin = angles
         before, left = iter(past), []
 
-        def recur(mixer: GatedDeltaNet, x: Tensor) -> Tensor:
-            mixed, after = mixer.resume(x, next(before), each=each)
+        def recur(block: Block[GatedDeltaNet], x: Tensor) -> Tensor:
+            if self.ops.card:
+                out, after = fused.resume(block, x, next(before), each=each)
+            else:
+                mixed, after = block.mixer.resume(block.normed(x), next(before), each=each)
+                out = block.finish(x, mixed)
             left.append(after)
-            return mixed
+            return out
 
         hidden = self._trunk(ids, Place(start, cos[1:], sin[1:]), state, recur)
         self._fill_mtp(ids, hidden, last, state, Place(start - 1, cos[:-1], sin[:-1]))
         return hidden, left
 
     def narrow_drafts(self, count: int) -> None:
-        """From now on draft of the first `count` tokens, and of those noted last, alone. Before any draft."""
-        if self.mtp:
+        """From now on draft of the first `count` tokens, and of those noted last, alone. Before any draft.
+
+        Not on a card, whose copy of the weights no token is added to.
+        """
+        if self.mtp and self.ops.card is None:
             self.draft_head = DraftHead(self.mtp.shared_head_head, count, self.ops)
 
     def note(self, ids: Iterable[int]) -> None:
@@ -378,7 +399,9 @@ class Qwen35:
             ids, hidden, cos, sin = inputs
             return [self.draft_row(ids, hidden, state, start, cos, sin)]
 
-        inputs = [torch.tensor(next_ids), hidden.contiguous(), at.cos, at.sin]
+        inputs = [torch.tensor(next_ids, device=self.ops.device), hidden.contiguous(), at.cos, at.sin]
+        if self.ops.card:
+            return self.mtp(inputs[0], inputs[1], cache.layer(0), at)
         if self._replay and rows <= ROWS and cache.kind == "f32":
             return self._replay(("draft", rows), work, inputs, cache.tables, start)[0]
         return work(inputs)[0]
@@ -407,14 +430,18 @@ class Qwen35:
     def _place(self, start: int, rows: int, positions: Tensor | None) -> Place:
         if positions is None:
             positions = torch.arange(start, start + rows)
-        return Place(start, *self.rotary(positions))
+        if self.ops.card is None:
+            return Place(start, *self.rotary(positions))
+        device = self.ops.card.device
+        cos, sin = (part.to(device) for part in self.rotary(positions))
+        return Place(Position(start, torch.tensor([start], device=device)), cos, sin)
 
     def _trunk(
         self,
         ids: Tensor,
         at: Place,
         state: SequenceState,
-        recur: Callable[[GatedDeltaNet, Tensor], Tensor],
+        recur: Callable[[Block[GatedDeltaNet], Tensor], Tensor],
         cancelled: Callable[[], bool] | None = None,
     ) -> Tensor:
         """Hidden states after output_norm; `recur` runs the DeltaNet layers, which come to it in order."""
@@ -423,12 +450,10 @@ class Qwen35:
         for block in self.trunk.blocks:
             if cancelled and cancelled():
                 raise Interrupted
-            normed = block.normed(x)
             if isinstance(block.mixer, GatedDeltaNet):
-                mixed = recur(block.mixer, normed)
+                x = recur(cast("Block[GatedDeltaNet]", block), x)
             else:
-                mixed = block.mixer(normed, next(kv), at)
-            x = block.finish(x, mixed)
+                x = attend(cast(Block[Attention], block), x, next(kv), at)
         return self.ops[rms_norm](x, self.trunk.output_norm, self.config.eps)
 
     def _mtp_place(self, rows: int, state: SequenceState) -> Place:

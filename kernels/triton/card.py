@@ -1,0 +1,129 @@
+"""A GPU as the op table's `triton` column sees it; where there is none, Triton's interpreter, or nothing but notes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from kernels.quants import QuantTensor
+from kernels.triton.layouts import LAYOUTS, Packed, pack
+
+Number = int | float | bool | str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One start of a kernel: its arguments in order, its constants, and the bytes it reads and writes."""
+
+    kernel: Any
+    arguments: tuple[Tensor | int | float, ...]
+    constants: dict[str, Any]
+    grid: tuple[int, ...]
+    warps: int
+    nbytes: int
+
+    @property
+    def name(self) -> str:
+        return str(self.kernel.fn.__name__)
+
+
+@dataclass
+class Card:
+    """`way`: kernels are compiled and run on a GPU, interpreted on the processor, or only noted in `launches`.
+
+    Tensors live on `device`; with `noted` that is meta, where they have shapes but no numbers.
+    """
+
+    device: torch.device
+    way: Literal["compiled", "interpreted", "noted"]
+    launches: list[Launch] = field(default_factory=list)
+    _packed: dict[tuple[int, str, tuple[int, ...], tuple[int, ...]], tuple[QuantTensor, Packed]] = field(
+        default_factory=dict
+    )
+
+    @classmethod
+    def here(cls, index: int = 0) -> Card:
+        """This machine's GPU, or the interpreter. Raises ImportError where Triton is missing."""
+        if torch.cuda.is_available():
+            return cls(torch.device("cuda", index), "compiled")
+        return cls.interpreter()
+
+    @classmethod
+    def interpreter(cls) -> Card:
+        """Raises ImportError where Triton is missing, or was loaded for a GPU before."""
+        import importlib.util
+
+        if importlib.util.find_spec("triton") is None:
+            raise ImportError("triton is not installed")
+        # Triton decides when it is loaded, once for all kernels of a process.
+        if "triton" not in sys.modules:
+            os.environ["TRITON_INTERPRET"] = "1"
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            raise ImportError("triton was loaded without its interpreter")
+        return cls(torch.device("cpu"), "interpreted")
+
+    @classmethod
+    def notes(cls) -> Card:
+        """Runs nothing: to count launches and bytes, and to learn which kernels a model needs."""
+        return cls(torch.device("meta"), "noted")
+
+    def launch(
+        self,
+        kernel: Any,
+        grid: Sequence[int],
+        *arguments: Tensor | int | float,
+        warps: int = 4,
+        nbytes: int | None = None,
+        **constants: Any,
+    ) -> None:
+        """`nbytes`: what is read and written, where that is not each tensor once."""
+        if self.way == "noted":
+            if nbytes is None:
+                found = {id(a): a.numel() * a.itemsize for a in arguments if isinstance(a, Tensor)}
+                nbytes = sum(found.values())
+            self.launches.append(Launch(kernel, arguments, constants, tuple(grid), warps, nbytes))
+        elif self.way == "compiled":
+            kernel[tuple(grid)](*arguments, **constants, num_warps=warps, enable_fp_fusion=True)
+        else:
+            kernel[tuple(grid)](*arguments, **constants)
+
+    def packed(self, weight: QuantTensor) -> Packed:
+        """The weight as kernels read it, brought to the card when it is first asked for."""
+        key = weight.data.data_ptr(), weight.type.name, weight.shape, weight.data.stride()
+        if self.way == "noted":
+            key = id(weight.data), *key[1:]
+        if key not in self._packed:
+            # The weight is kept too: its address is the key.
+            self._packed[key] = weight, pack(weight, self.device)
+        return self._packed[key][1]
+
+    def take_in(self, weight: QuantTensor) -> bool:
+        """Bring the weight to the card now; its own bytes are not read any more."""
+        self.packed(weight)
+        return True
+
+    def precision(self, wanted: Literal["exact", "bf16"]) -> str:
+        """How the matrix units multiply, as `matmul.product` knows it."""
+        if self.way == "interpreted":
+            return "ieee" if wanted == "exact" else "rounded"
+        return "bf16x3" if wanted == "exact" else "bf16"
+
+    def tile(self, wanted: int, size: int, least: int = 1) -> int:
+        """The side of a tile: `wanted`, or where a program costs more than its work, as much as there is."""
+        if self.way == "interpreted":
+            wanted = 256
+        return max(least, min(wanted, power_of_two(size)))
+
+
+def power_of_two(size: int) -> int:
+    """The least one that is at least `size`."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+__all__ = ["LAYOUTS", "Card", "Launch", "power_of_two"]

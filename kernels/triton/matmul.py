@@ -1,0 +1,232 @@
+"""Products of rows with packed weights: one row at a time by multiply and add, several on the matrix units.
+
+Weights are decoded in registers, tile by tile, and never stand in memory as numbers. A norm before a product needs no
+pass of its own: its weight goes into x, and its root, which the same loop finds, divides the sums at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from kernels.triton.decode import block_of, column, field, fields_of, load_words, words_of
+
+
+@triton.jit
+def silu(x: Any) -> Any:
+    return x / (1 + tl.exp(-x))
+
+
+@triton.jit
+def _rounded(x: Any) -> Any:
+    """To the nearest bfloat16, halves to even, where Triton's interpreter would cut off."""
+    bits = x.to(tl.int32, bitcast=True)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & -65536).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def product(a: Any, b: Any, total: Any, PRECISION: tl.constexpr) -> Any:
+    """total + a·b of float32 tiles on the matrix units.
+
+    bf16: operands rounded; bf16x3: each as a sum of two, so that 16 bits of them count; rounded: as bf16, for the
+    interpreter, which has no such products.
+    """
+    if PRECISION == "bf16":
+        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
+    if PRECISION == "rounded":
+        return tl.dot(_rounded(a), _rounded(b), total, input_precision="ieee")
+    return tl.dot(a, b, total, input_precision=PRECISION)
+
+
+@triton.jit
+def one_row(
+    X: Any, NORM: Any, P: Any, BLOCKS: Any, rows: Any, ok: Any,
+    K: tl.constexpr, KIND: tl.constexpr, NORMED: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+) -> Any:  # fmt: skip
+    """Rows `rows` (int64 [BN]) of the weights times x [K]: float32 [BN]; and Σx²."""
+    NB: tl.constexpr = K // block_of(KIND)
+    NW: tl.constexpr = NB * words_of(KIND)
+    total = tl.zeros((BN, BJ), tl.float32)
+    squares = tl.zeros((BJ,), tl.float32)
+    for start in range(0, NW, BJ):
+        w = start + tl.arange(0, BJ)
+        if NW % BJ == 0:
+            mask = ok[:, None]
+        else:
+            mask = ok[:, None] & (w < NW)[None, :]
+        parts = load_words(P, BLOCKS, rows[:, None], w[None, :], mask, NB, KIND)
+        for i in tl.static_range(fields_of(KIND)):
+            k = column(w, i, KIND)
+            x = tl.load(X + k, mask=w < NW, other=0.0)
+            if NORMED:
+                squares += x * x
+                x *= tl.load(NORM + k, mask=w < NW, other=0.0)
+            total += field(parts, i, KIND) * x[None, :]
+    return tl.sum(total, 1), tl.sum(squares, 0)
+
+
+@triton.jit
+def some_rows(
+    X: Any, NORM: Any, P: Any, BLOCKS: Any, t: Any, valid: Any, rows: Any, ok: Any,
+    K: tl.constexpr, KIND: tl.constexpr, NORMED: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+) -> Any:  # fmt: skip
+    """Rows `t` (int64 [BM]) of x [·, K] times rows `rows` of the weights: float32 [BM, BN]; and Σx² [BM]."""
+    NB: tl.constexpr = K // block_of(KIND)
+    NW: tl.constexpr = NB * words_of(KIND)
+    total = tl.zeros((BM, BN), tl.float32)
+    squares = tl.zeros((BM,), tl.float32)
+    for start in range(0, NW, BJ):
+        w = start + tl.arange(0, BJ)
+        inside = (w < NW)[None, :]
+        parts = load_words(P, BLOCKS, rows[:, None], w[None, :], ok[:, None] & inside, NB, KIND)
+        for i in tl.static_range(fields_of(KIND)):
+            k = column(w, i, KIND)[None, :]
+            x = tl.load(X + t[:, None] * K + k, mask=valid[:, None] & inside, other=0.0)
+            if NORMED:
+                squares += tl.sum(x * x, 1)
+                x *= tl.load(NORM + k, mask=inside, other=0.0)
+            total = product(x, tl.trans(field(parts, i, KIND)), total, PRECISION)
+    return total, squares
+
+
+@triton.jit
+def _gemv_part(
+    X: Any, NORM: Any, EPS: Any, RES: Any, OUT: Any, P: Any, BLOCKS: Any, N: Any, block: Any,
+    K: tl.constexpr, KIND: tl.constexpr, NORMED: tl.constexpr, ADDED: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+) -> None:  # fmt: skip
+    n = block * BN + tl.arange(0, BN)
+    y, squares = one_row(X, NORM, P, BLOCKS, n.to(tl.int64), n < N, K, KIND, NORMED, BN, BJ)
+    if NORMED:
+        y *= tl.rsqrt(squares / K + EPS)
+    if ADDED:
+        y += tl.load(RES + n, mask=n < N, other=0.0)
+    tl.store(OUT + n, y, mask=n < N)
+
+
+@triton.jit
+def gemv(
+    X, NORM, EPS, RES, O0, O1, O2, O3, P0, P1, P2, P3, B0, B1, B2, B3, N0, N1, N2, N3,
+    K: tl.constexpr, K0: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, K3: tl.constexpr,
+    PARTS: tl.constexpr, NORMED: tl.constexpr, ADDED: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+):  # fmt: skip
+    """RMSNorm(x)·Wᵀ + residual for up to four weights, each of its own kind (K0 …): a program is BN rows of one."""
+    block = tl.program_id(0)
+    count = tl.cdiv(N0, BN)
+    if block < count:
+        _gemv_part(X, NORM, EPS, RES, O0, P0, B0, N0, block, K, K0, NORMED, ADDED, BN, BJ)
+    if PARTS > 1:
+        block -= count
+        count = tl.cdiv(N1, BN)
+        if (block >= 0) & (block < count):
+            _gemv_part(X, NORM, EPS, RES, O1, P1, B1, N1, block, K, K1, NORMED, ADDED, BN, BJ)
+    if PARTS > 2:
+        block -= count
+        count = tl.cdiv(N2, BN)
+        if (block >= 0) & (block < count):
+            _gemv_part(X, NORM, EPS, RES, O2, P2, B2, N2, block, K, K2, NORMED, ADDED, BN, BJ)
+    if PARTS > 3:
+        block -= count
+        count = tl.cdiv(N3, BN)
+        if (block >= 0) & (block < count):
+            _gemv_part(X, NORM, EPS, RES, O3, P3, B3, N3, block, K, K3, NORMED, ADDED, BN, BJ)
+
+
+@triton.jit
+def gemv_swiglu(
+    X, NORM, EPS, OUT, P0, P1, B0, B1, N,
+    K: tl.constexpr, K0: tl.constexpr, K1: tl.constexpr, NORMED: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+):  # fmt: skip
+    """SiLU(gate·RMSNorm(x))·(up·RMSNorm(x))."""
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    rows = n.to(tl.int64)
+    gate, squares = one_row(X, NORM, P0, B0, rows, n < N, K, K0, NORMED, BN, BJ)
+    up, _ = one_row(X, NORM, P1, B1, rows, n < N, K, K1, NORMED, BN, BJ)
+    if NORMED:
+        root = tl.rsqrt(squares / K + EPS)
+        gate *= root
+        up *= root
+    tl.store(OUT + n, silu(gate) * up, mask=n < N)
+
+
+@triton.jit
+def _matmul_part(
+    X: Any, NORM: Any, EPS: Any, RES: Any, OUT: Any, P: Any, BLOCKS: Any, T: Any, N: Any, t: Any, block: Any,
+    K: tl.constexpr, KIND: tl.constexpr, NORMED: tl.constexpr, ADDED: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+) -> None:  # fmt: skip
+    n = block * BN + tl.arange(0, BN)
+    rows = n.to(tl.int64)
+    y, squares = some_rows(X, NORM, P, BLOCKS, t, t < T, rows, n < N, K, KIND, NORMED, PRECISION, BM, BN, BJ)
+    if NORMED:
+        y *= tl.rsqrt(squares / K + EPS)[:, None]
+    place = t[:, None] * N + n[None, :]
+    mask = (t < T)[:, None] & (n < N)[None, :]
+    if ADDED:
+        y += tl.load(RES + place, mask=mask, other=0.0)
+    tl.store(OUT + place, y, mask=mask)
+
+
+@triton.jit
+def matmul(
+    X, NORM, EPS, RES, O0, O1, O2, O3, P0, P1, P2, P3, B0, B1, B2, B3, N0, N1, N2, N3, T,
+    K: tl.constexpr, K0: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, K3: tl.constexpr,
+    PARTS: tl.constexpr, NORMED: tl.constexpr, ADDED: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+):  # fmt: skip
+    """`gemv` for T rows: a program is BM of them and BN rows of one weight."""
+    t = (tl.program_id(1) * BM + tl.arange(0, BM)).to(tl.int64)
+    block = tl.program_id(0)
+    count = tl.cdiv(N0, BN)
+    if block < count:
+        _matmul_part(X, NORM, EPS, RES, O0, P0, B0, T, N0, t, block, K, K0, NORMED, ADDED, PRECISION, BM, BN, BJ)
+    if PARTS > 1:
+        block -= count
+        count = tl.cdiv(N1, BN)
+        if (block >= 0) & (block < count):
+            _matmul_part(X, NORM, EPS, RES, O1, P1, B1, T, N1, t, block, K, K1, NORMED, ADDED, PRECISION, BM, BN, BJ)
+    if PARTS > 2:
+        block -= count
+        count = tl.cdiv(N2, BN)
+        if (block >= 0) & (block < count):
+            _matmul_part(X, NORM, EPS, RES, O2, P2, B2, T, N2, t, block, K, K2, NORMED, ADDED, PRECISION, BM, BN, BJ)
+    if PARTS > 3:
+        block -= count
+        count = tl.cdiv(N3, BN)
+        if (block >= 0) & (block < count):
+            _matmul_part(X, NORM, EPS, RES, O3, P3, B3, T, N3, t, block, K, K3, NORMED, ADDED, PRECISION, BM, BN, BJ)
+
+
+@triton.jit
+def matmul_swiglu(
+    X, NORM, EPS, OUT, P0, P1, B0, B1, N, T,
+    K: tl.constexpr, K0: tl.constexpr, K1: tl.constexpr, NORMED: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+):  # fmt: skip
+    """`gemv_swiglu` for T rows."""
+    t = (tl.program_id(1) * BM + tl.arange(0, BM)).to(tl.int64)
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    rows = n.to(tl.int64)
+    gate, squares = some_rows(X, NORM, P0, B0, t, t < T, rows, n < N, K, K0, NORMED, PRECISION, BM, BN, BJ)
+    up, _ = some_rows(X, NORM, P1, B1, t, t < T, rows, n < N, K, K1, NORMED, PRECISION, BM, BN, BJ)
+    if NORMED:
+        root = tl.rsqrt(squares / K + EPS)[:, None]
+        gate *= root
+        up *= root
+    tl.store(OUT + t[:, None] * N + n[None, :], silu(gate) * up, mask=(t < T)[:, None] & (n < N)[None, :])
+
+
+@triton.jit
+def embed(IDS, OUT, P, BLOCKS, K: tl.constexpr, KIND: tl.constexpr, BJ: tl.constexpr):
+    """Rows of a packed table: a program is one of them."""
+    t = tl.program_id(0)
+    row = tl.load(IDS + t)
+    NB: tl.constexpr = K // block_of(KIND)
+    NW: tl.constexpr = NB * words_of(KIND)
+    for start in range(0, NW, BJ):
+        w = start + tl.arange(0, BJ)
+        parts = load_words(P, BLOCKS, row, w, w < NW, NB, KIND)
+        for i in tl.static_range(fields_of(KIND)):
+            tl.store(OUT + t * K + column(w, i, KIND), field(parts, i, KIND), mask=w < NW)
