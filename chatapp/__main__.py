@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import importlib
 import json
 import os
@@ -142,6 +143,7 @@ def _chat(arguments: Arguments, options: ChatOptions, saved: Settings, servers: 
     if arguments.conversation:
         options = dataclasses.replace(options, conversation_id=store.named(arguments.conversation).id)
     options = _where_it_was(options, store)
+    gc.disable()  # all that is made up to the first paint stays, so looking for garbage only delays it
     from chatapp.app import QwenChat  # its import takes longer than all else here
 
     app = QwenChat(_backend(servers), store, saved, options, keep=partial(settings.update, paths.settings_path()))

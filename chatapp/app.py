@@ -22,14 +22,14 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 from textual.theme import Theme
 
-from chatapp import keys, paths
+from chatapp import paths
 from chatapp.backend import Backend
 from chatapp.chat_screen import ChatScreen
 from chatapp.options import ChatOptions
 from chatapp.settings import Settings, Value
 from chatapp.store import Store
 from chatapp.terminal import Terminal
-from themes import DEFAULT, OwnThemes, load_themes
+from themes import DEFAULT, OwnThemes, load_theme, load_themes
 
 LOOK_SECONDS = 1.0
 """Between two looks whether a theme of the user's has been written."""
@@ -61,20 +61,19 @@ class QwenChat(App[None]):
     ) -> None:
         super().__init__()
         self._backend = backend
-        self.themes: dict[str, Theme] = {}
+        self._themes: dict[str, Theme] = {}
+        self._all_themes = False
         self._own_themes = OwnThemes(paths.themes_path())
-        for theme in load_themes():
-            self._know(theme)
         own, faults = self._own_themes.look()
         for theme in own:
             self._know(theme)
+        wanted = options.theme or settings.theme or DEFAULT
+        if not self._can_wear(wanted):
+            faults = [*faults, f"There is no theme {wanted!r}: /theme shows those there are."]
+            wanted = DEFAULT
+            self._can_wear(wanted)
         options = replace(options, notices=(*options.notices, *faults))
-        wanted = options.theme or settings.theme
-        if wanted is not None and wanted not in self.available_themes:
-            notice = f"There is no theme {wanted!r}: /theme shows those there are."
-            options = replace(options, notices=(*options.notices, notice))
-            wanted = None
-        self.theme = wanted or DEFAULT
+        self.theme = wanted
         self.settings = settings
         self.keymap: dict[str, str] = {}
         """The keys that the settings have changed."""
@@ -84,9 +83,32 @@ class QwenChat(App[None]):
         usual = super().get_driver_class()
         return Terminal if usual is LinuxDriver else usual
 
+    @property
+    def themes(self) -> dict[str, Theme]:
+        """Those of the program and the user's own, by name. Slow the first time: it reads them all but the one worn."""
+        if not self._all_themes:
+            self._all_themes = True
+            for theme in load_themes():
+                if theme.name not in self._themes:
+                    self._know(theme)
+        return self._themes
+
+    def _can_wear(self, name: str) -> bool:
+        """Whether there is such a theme, which is read if need be."""
+        if name not in self.available_themes and (shipped := load_theme(name)) is not None:
+            self._know(shipped)
+        return name in self.available_themes
+
     def _know(self, theme: Theme) -> None:
-        self.themes[theme.name] = theme
+        self._themes[theme.name] = theme
         self.register_theme(theme)
+
+    def refresh_css(self, animate: bool = True) -> None:
+        """Before there is anything to show, only the colours are set: the styles are then read once, with them."""
+        if self.screen_stack:
+            super().refresh_css(animate)
+        else:
+            self.stylesheet.set_variables(self.get_css_variables())
 
     def _look_at_themes(self) -> None:
         """A theme of the user's that was written is worn as it is now."""
@@ -111,12 +133,15 @@ class QwenChat(App[None]):
         if not self.is_headless:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(number, self._end, number)
-            # What is here now stays until the end: a collection that walks through it stops the drawing for a while.
-            self.call_after_refresh(gc.freeze)
+            self.call_after_refresh(_collect_from_here)
 
     async def _map_keys(self, wanted: Mapping[str, object]) -> None:
+        from chatapp import keys
+
         self.keymap, warnings = await asyncio.to_thread(keys.checked, wanted)
         self.set_keymap(self.keymap)
+        for widget in self.chat.query("FirstKeys, JumpToEnd, ReadingKeys"):
+            widget.refresh(layout=True)
         await self.chat.opened.wait()
         for warning in warnings:
             self.chat.say(warning, "warning")
@@ -145,7 +170,24 @@ class QwenChat(App[None]):
             self.chat.copy(address)
 
 
+def _collect_from_here() -> None:
+    """What is here now stays until the end: a collection that walks through it stops the drawing for a while."""
+    gc.freeze()
+    gc.enable()
+
+
 def _warm_up() -> None:
-    """Import what the first reply needs, beside the drawing."""
-    importlib.import_module("chatapp.parse")
-    importlib.import_module("chatapp.highlight")
+    """Import what the first reply and the first look around need, beside the drawing."""
+    for name in (
+        "history",
+        "parse",
+        "highlight",
+        "titles",
+        "sidebar",
+        "lookup",
+        "picker",
+        "form",
+        "search_bar",
+        "search",
+    ):
+        importlib.import_module(f"chatapp.{name}")

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.message import Message
 from textual.timer import Timer
-from textual.widget import AwaitMount, Widget
+from textual.widget import AwaitMount
 from textual.widgets import Static
 
+from chatapp.block import ONLY, Block, Severity, Versions
 from chatapp.figures import count
 from chatapp.markdown_view import MarkdownView
 from chatapp.message_view import MessageView
 from chatapp.plain_container import PlainContainer
 from chatapp.plain_view import PlainView
 from chatapp.rows_view import RowsView
+from chatapp.takings import Code, Link
 from chatapp.thought import ThoughtView
 from runtime.protocol import Channel, FinishReason
 
 FRAME = 1 / 12  # seconds between two drawings of a reply
 
 Ending = FinishReason | Literal["failed", "partial"]
-Severity = Literal["info", "warning", "error"]
 
 _FOOTERS: dict[Ending, str] = {
     "stop": "",
@@ -39,60 +38,6 @@ _FOOTERS: dict[Ending, str] = {
 }
 _SIGNS: dict[Severity, str] = {"info": "·", "warning": "!", "error": "✗"}
 EMPTY = "The model ended its reply without a word."
-
-
-Versions = tuple[int, int]
-"""The place of a message among its versions, from 1 on, and their number."""
-ONLY: Versions = (1, 1)
-
-
-class Block(Widget):
-    """One entry of the transcript; `node` is the message that it shows, if it shows one.
-
-    `is_message`: somebody says it, as against what the program tells.
-    """
-
-    node: int | None = None
-    versions: Versions = ONLY
-
-    @dataclass
-    class Switched(Message):
-        """The user wants the next (1) or the last (-1) version of a message."""
-
-        node: int
-        step: int
-
-    is_message = False
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it was taken off the screen."""
-        return self._pruning or not self.is_attached
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """What it says, as it was written."""
-        return ()
-
-    @property
-    def copied(self) -> str:
-        """What a copy of it holds: of a reply the answer, of a message what was written."""
-        return self.texts[0] if self.texts else ""
-
-    def views(self) -> list[RowsView]:
-        """What shows its texts, in their order; without those that are not made yet."""
-        return []
-
-    async def unfold(self, number: int) -> RowsView:
-        """Show all of a text; the view that shows it."""
-        return self.views()[number]
-
-    async def fold(self) -> None:
-        """Unfold what is folded, or fold it again."""
-
-    def fresh(self) -> Block:
-        """The same entry, not mounted: what is kept of one that leaves the screen."""
-        raise NotImplementedError
 
 
 class UserBlock(MessageView, Block):
@@ -218,6 +163,12 @@ class ReplyBlock(Vertical, PlainContainer, Block):
     @property
     def answer_view(self) -> MarkdownView:
         return self._answer_view
+
+    def codes(self) -> list[Code]:
+        return self.answer_view.codes()
+
+    def links(self) -> list[Link]:
+        return self.answer_view.links()
 
     def views(self) -> list[RowsView]:
         body = self._thought_view.body if self._thought_view is not None else None

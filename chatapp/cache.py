@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from chatapp.backend import Backend
 from chatapp.commands import CommandError
 from chatapp.figures import count, plural, size
-from chatapp.history import title_of
+from chatapp.records import title_of
 from chatapp.sanitize import clean_line
 from chatapp.session import Session
 from runtime.protocol import CachedState, CacheReport, Failed

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -15,14 +15,13 @@ from textual.containers import Container
 
 from chatapp import commands
 from chatapp.backend import Backend
-from chatapp.blocks import ReplyBlock, UserBlock
 from chatapp.branch import Turn
 from chatapp.chip_row import ChipRow
 from chatapp.commands import CommandError
 from chatapp.completion import Completions
 from chatapp.composer import HISTORY, Composer
 from chatapp.download_line import DownloadLine
-from chatapp.history import as_block
+from chatapp.key_names import key_of
 from chatapp.options import ChatOptions
 from chatapp.parts.comfort import ComfortPart
 from chatapp.parts.conversations import ConversationsPart
@@ -32,7 +31,6 @@ from chatapp.parts.talk import TalkPart
 from chatapp.parts.versions import VersionsPart
 from chatapp.parts.writing import WritingPart
 from chatapp.sanitize import clean
-from chatapp.search_bar import SearchBar
 from chatapp.settings import Value
 from chatapp.stage import JumpToEnd, Stage
 from chatapp.status import StatusLine
@@ -40,6 +38,9 @@ from chatapp.store import Store, StoreError
 from chatapp.transcript import Transcript
 from chatapp.turns import Turns
 from chatapp.waiting import Waiting
+
+if TYPE_CHECKING:
+    from chatapp.blocks import ReplyBlock
 
 QUIT_SECONDS = 3.0
 """How long a second Ctrl+C still quits."""
@@ -110,23 +111,26 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
         self.turns = Turns(backend, self._session, options, self, clock)
 
     def compose(self) -> ComposeResult:
+        self.transcript = Transcript(id="transcript")
+        completions = Completions(id="completions")
+        self.composer = Composer(completions, id="composer")
         with Stage(id="stage"):
-            yield Transcript(id="transcript")
+            yield self.transcript
             yield JumpToEnd(id="jump")
         with Container(id="desk"):
-            yield SearchBar(id="find")
             yield ReadingKeys()
             yield Waiting(id="waiting")
             yield ChipRow(id="chips")
-            yield (completions := Completions(id="completions"))
-            yield Composer(completions, id="composer")
+            yield completions
+            yield self.composer
         yield DownloadLine(id="downloads")
         yield StatusLine(id="status")
 
     def on_mount(self) -> None:
         self.composer.focus()
         self._watch_turns()
-        self.run_worker(self._start(), group="turns", exit_on_error=False)
+        # The rest waits until all this is on the screen.
+        self.call_after_refresh(lambda: self.run_worker(self._start(), group="turns", exit_on_error=False))
 
     # What the user does.
 
@@ -219,7 +223,7 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
             self.quit()
         else:
             self._quit_until = self._clock() + QUIT_SECONDS
-            self._show_hint("Ctrl+C again quits", QUIT_SECONDS)
+            self._show_hint(f"{key_of(self, 'chat.interrupt', 'Ctrl+C')} again quits", QUIT_SECONDS)
 
     def action_stop(self) -> None:
         if self.editing is not None:
@@ -252,11 +256,11 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
         self.transcript.follow()
         self._show_jump()
 
-    # What commands ask for.
-
     # What the turns ask for.
 
     async def begin_turn(self, turn: Turn) -> None:
+        from chatapp.blocks import UserBlock
+
         if turn.cut:
             thread = self._session.thread
             await self.transcript.show(self._entries_of(thread[: -1 if turn.asked is None else -2]))
@@ -266,6 +270,9 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
             self._add(UserBlock(turn.asked.content, turn.asked.id, self._session.versions(turn.asked.id)))
 
     async def begin_reply(self, turn: Turn) -> ReplyBlock:
+        from chatapp.blocks import ReplyBlock
+        from chatapp.history import as_block
+
         reply = ReplyBlock(clock=self._clock, node=turn.reply_id, versions=self._session.versions(turn.reply_id))
         await self.transcript.add(reply)
         if turn.begun is not None:
@@ -299,6 +306,7 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
         if self._options.model:
             self.turns.open(self._options.model, chosen=self._options.model_named)
         self.run_worker(self._guard(self.go_on_downloading), exit_on_error=False)
+        self.run_worker(self._guard(self._purge), group="purge", exit_on_error=False)
         await self.turns.run()
 
 

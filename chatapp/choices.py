@@ -14,6 +14,8 @@ from runtime.protocol import ModelInfo, Sampling
 SAMPLING = tuple(field.name for field in dataclasses.fields(Sampling))
 NAMES = (*SAMPLING, "thinking", "thinking_budget", "preserve_thinking", "draft")
 """The settings that a conversation may have of its own."""
+OFF = "off"
+"""No budget for thoughts in this conversation, whatever holds in all."""
 
 
 class Choices:
@@ -38,7 +40,7 @@ class Choices:
         if value is None:
             level.pop(name, None)
         else:
-            level[name] = settings.check(name, value)
+            level[name] = value if (name, value) == ("thinking_budget", OFF) else settings.check(name, value)
         if everywhere:
             self.here.pop(name, None)
 

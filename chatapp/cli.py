@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -52,19 +52,21 @@ class UsageError(Exception):
 class Arguments:
     """A command line, not yet completed by settings."""
 
-    model: str | None
-    server: str | None  # as written
-    prompt: str
-    one_shot: bool  # asked for by -p
-    json: bool
-    conversation: str | None
-    resume: str | None  # "" for the latest
-    system: str | None
-    choices: Mapping[str, settings.Value]  # settings given as options
+    model: str | None = None
+    server: str | None = None  # as written
+    prompt: str = ""
+    one_shot: bool = False  # asked for by -p
+    json: bool = False
+    conversation: str | None = None
+    resume: str | None = None  # "" for the latest
+    system: str | None = None
+    choices: Mapping[str, settings.Value] = field(default_factory=dict)  # settings given as options
 
 
 def parse(argv: Sequence[str]) -> Arguments:
     """Raises UsageError; --help and --version end the program."""
+    if not argv:  # as most start it, and the parser takes a while to make
+        return Arguments()
     found = _parser().parse_intermixed_args(list(argv))
     words: list[str] = found.words
     if found.resume and _names_model(found.resume):  # `--resume MODEL.gguf` means the latest

@@ -20,6 +20,7 @@ from chatapp.chips import Chip, Chips, editable
 from chatapp.commands import CommandError
 from chatapp.completion import Completion, Completions, FileIndex, complete
 from chatapp.files import FileError
+from chatapp.key_names import key_of
 from chatapp.sanitize import clean
 
 HISTORY = 200
@@ -254,7 +255,11 @@ class Composer(TextArea):
         """Put a paste in full where it stands."""
         text = self.chips.pasted(self.text[chip.start : chip.end])
         if not editable(text):
-            self.post_message(self.Refused("That is too long for this line: Ctrl+G opens it in your editor."))
+            self.post_message(
+                self.Refused(
+                    f"That is too long for this line: {key_of(self, 'chat.editor', 'Ctrl+G')} opens it in your editor."
+                )
+            )
             return
         self.replace(text, self._location(chip.start), self._location(chip.end), maintain_selection_offset=False)
 

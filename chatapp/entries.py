@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from chatapp.blocks import Block
+from chatapp.block import Block
 
 
 class Entry:

@@ -16,6 +16,7 @@ from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from chatapp import settings
+from chatapp.key_names import key_of, moves
 from chatapp.sanitize import clean_line
 from chatapp.settings import SettingsError, Value
 
@@ -42,9 +43,8 @@ class Form(ModalScreen[None]):
     """Up and Down choose, Enter changes, Del takes a choice away; what is typed narrows the list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        *moves("form"),
         Binding("escape,ctrl+c", "back", "Leave the field, or close", id="form.close", priority=True, show=False),
-        Binding("down", "move(1)", "Next", id="form.next", priority=True, show=False),
-        Binding("up", "move(-1)", "Previous", id="form.previous", priority=True, show=False),
         Binding("delete", "clear", "Take the choice away", id="form.clear", priority=True, show=False),
     ]
 
@@ -190,8 +190,11 @@ class Form(ModalScreen[None]):
         self._tell("")
 
     def _tell(self, text: str, *, wrong: bool = False) -> None:
+        close, clear = key_of(self, "form.close", "Esc"), key_of(self, "form.clear", "Del")
         keys = (
-            "Enter keeps it · Esc leaves the field" if self._editing else "Enter changes · Del takes away · Esc closes"
+            f"Enter keeps it · {close} leaves the field"
+            if self._editing
+            else f"Enter changes · {clear} takes away · {close} closes"
         )
         help_ = self.query_one("#form-help", Static)
         help_.set_class(wrong, "-wrong")

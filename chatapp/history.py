@@ -1,4 +1,4 @@
-"""Saved conversations as blocks of the transcript, and as choices in a list."""
+"""Saved conversations as blocks of the transcript."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from functools import partial
 from typing import cast, get_args
 
 from chatapp import context
-from chatapp.blocks import ONLY, Block, Ending, NoticeBlock, PageBlock, ReplyBlock, UserBlock, Versions
+from chatapp.block import ONLY, Block, Versions
+from chatapp.blocks import Ending, NoticeBlock, PageBlock, ReplyBlock, UserBlock
 from chatapp.entries import Entry
-from chatapp.store import Conversation, Node
+from chatapp.store import Node
 from runtime.protocol import FinishReason
 
 
@@ -30,11 +31,6 @@ def entries_of(thread: Sequence[Node], versions: Callable[[int], Versions] = lam
         return _block(node, versions(node.id))
 
     return [Entry(partial(made, node), *_texts(node), node=node.id) for node in thread]
-
-
-def title_of(conversation: Conversation) -> str:
-    """What it is called in a list."""
-    return conversation.name or conversation.title or "(untitled)"
 
 
 def _block(node: Node, versions: Versions) -> Block:

@@ -16,6 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
+from chatapp.key_names import moves
 from chatapp.sanitize import clean_line
 
 SHORT = 10
@@ -39,9 +40,8 @@ class Picker(ModalScreen[str]):
     """Ends with the key of the choice, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        *moves("picker"),
         Binding("escape,ctrl+c", "leave", "Close", id="picker.close", priority=True, show=False),
-        Binding("down", "move(1)", "Next", id="picker.next", priority=True, show=False),
-        Binding("up", "move(-1)", "Previous", id="picker.previous", priority=True, show=False),
     ]
 
     def __init__(

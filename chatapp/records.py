@@ -82,6 +82,11 @@ def node_of(row: Sequence[Any]) -> Node:
     )
 
 
+def title_of(conversation: Conversation) -> str:
+    """What it is called in a list."""
+    return conversation.name or conversation.title or "(untitled)"
+
+
 def storable(text: str) -> str:
     """Text that UTF-8 can hold: half a surrogate pair, as in a broken file name, becomes U+FFFD."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

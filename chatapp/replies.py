@@ -7,14 +7,13 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from chatapp.backend import Backend
-from chatapp.blocks import ReplyBlock
 from chatapp.board import Board
 from chatapp.branch import Turn
 from chatapp.choices import Choices
-from chatapp.drafts import DraftRecord
+from chatapp.draft_record import DraftRecord
 from chatapp.figures import TokenRate, count
 from chatapp.session import Session
 from chatapp.status import Status
@@ -31,6 +30,9 @@ from runtime.protocol import (
     Stats,
     WasThought,
 )
+
+if TYPE_CHECKING:
+    from chatapp.blocks import ReplyBlock
 
 STATUS_SECONDS = 0.25
 """Between two changes of the figures while a reply runs: faster than this nobody reads them."""

@@ -13,14 +13,14 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from chatapp.figures import count
+from chatapp.key_names import key_of, moves
 
 
 class SearchBar(Horizontal):
     BINDINGS: ClassVar[list[BindingType]] = [
+        *moves("find", "Go to the last place found", "Go to the next place found", "step"),
         Binding("escape", "close", "End the search", id="find.close", priority=True, show=False),
         Binding("enter", "take", "Go to what is found", id="find.take", priority=True, show=False),
-        Binding("up", "step(-1)", "Go to the last place found", id="find.previous", priority=True, show=False),
-        Binding("down", "step(1)", "Go to the next place found", id="find.next", priority=True, show=False),
     ]
 
     @dataclass
@@ -67,7 +67,10 @@ class SearchBar(Horizontal):
             figures = f"{count(found)}{more}" if found or looking else "nothing found"
         else:
             figures = f"{count(place)} of {count(found)}{more}"
-        keys = "Enter, then n N · Esc" if found and self.query_one(Input).has_focus else "n next · N last · Esc"
+        take, close = key_of(self, "find.take", "Enter"), key_of(self, "find.close", "Esc")
+        on, back = key_of(self, "reading.next", "n"), key_of(self, "reading.previous", "N")
+        typing = found and self.query_one(Input).has_focus
+        keys = f"{take}, then {on} {back} · {close}" if typing else f"{on} next · {back} last · {close}"
         self.query_one("#find-figures", Static).update(f"{figures}  ·  {keys}" if figures and found else figures)
 
     @on(Input.Changed)

@@ -146,10 +146,15 @@ FIELDS: Mapping[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.f
 @functools.cache
 def kind(name: str) -> tuple[type, tuple[str, ...]]:
     """The Python type of a setting without its None, and its choices if only some words are allowed."""
-    hint = typing.get_type_hints(Settings)[name]
+    hint = _hints()[name]
     if typing.get_origin(hint) is typing.Literal:
         return str, typing.get_args(hint)
     return next((part for part in typing.get_args(hint) if part is not type(None)), hint), ()
+
+
+@functools.cache
+def _hints() -> dict[str, Any]:
+    return typing.get_type_hints(Settings)
 
 
 def read(name: str, word: str) -> Value:

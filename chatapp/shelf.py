@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from importlib import resources
 from pathlib import Path
 
 _NAME = re.compile(r"[\w][\w .+-]{0,59}")
@@ -20,6 +19,8 @@ class Shelf:
 
     def __init__(self, kind: str, suffix: str, own: Path) -> None:
         """`kind`: the name of the folder in this package, in the plural."""
+        from importlib import resources  # the first paint needs none
+
         self.kind = kind
         self.own = own
         self._suffix = suffix

@@ -17,8 +17,9 @@ from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from chatapp.history import title_of
+from chatapp.key_names import key_of, moves
 from chatapp.lookup import Hit
+from chatapp.records import title_of
 from chatapp.sanitize import clean_line
 from chatapp.store import Conversation
 
@@ -31,12 +32,28 @@ _MODES = {"search": "Search", "rename": "New title", "tags": "Tags, with spaces 
 Mode = Literal["search", "rename", "tags"]
 
 
+class Keys(Static):
+    """What the keys do here."""
+
+    def render(self) -> Content:
+        named = (
+            ("", "Enter", "open"),
+            ("pin", "^S", "pin"),
+            ("rename", "^E", "title"),
+            ("tags", "^L", "tags"),
+            ("delete", "^D", "delete"),
+            ("undelete", "^Z", "undo"),
+        )
+        keys = [(key_of(self, f"sidebar.{id}", usual).replace("Ctrl+", "^"), what) for id, usual, what in named]
+        told = [Content.assemble((key, "bold"), f" {what}") for key, what in keys]
+        return Content("\n").join([Content("  ").join(told[:3]), Content("  ").join(told[3:])])
+
+
 class Sidebar(Vertical):
     """Shows what `show` is given, and asks for everything by messages."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "The conversation above", id="sidebar.previous", priority=True, show=False),
-        Binding("down", "move(1)", "The conversation below", id="sidebar.next", priority=True, show=False),
+        *moves("sidebar", "The conversation above", "The conversation below"),
         Binding("escape", "leave", "Back to the chat", id="sidebar.leave", priority=True, show=False),
         Binding("ctrl+s", "ask('pin')", "Pin it, or not", id="sidebar.pin", priority=True, show=False),
         Binding("ctrl+e", "write('rename')", "Give it a title", id="sidebar.rename", priority=True, show=False),
@@ -78,10 +95,7 @@ class Sidebar(Vertical):
         yield Static("Conversations", id="sidebar-title", markup=False)
         yield Input(placeholder="Search", id="sidebar-input")
         yield OptionList(id="sidebar-list", markup=False)
-        yield Static(
-            "[b]Enter[/b] open  [b]^S[/b] pin  [b]^E[/b] title\n[b]^L[/b] tags  [b]^D[/b] delete  [b]^Z[/b] undo",
-            id="sidebar-keys",
-        )
+        yield Keys(id="sidebar-keys")
 
     @property
     def query_text(self) -> str:

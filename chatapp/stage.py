@@ -7,6 +7,7 @@ from textual.containers import Container
 from textual.reactive import reactive
 from textual.widgets import Static
 
+from chatapp.key_names import key_of
 from chatapp.plain_container import PlainContainer
 
 
@@ -26,7 +27,7 @@ class JumpToEnd(Static):
         self.growing = growing
 
     def render(self) -> str:
-        return f"↓ {'new' if self.growing else 'end'} · Ctrl+End"
+        return f"↓ {'new' if self.growing else 'end'} · {key_of(self, 'chat.follow', 'Ctrl+End')}"
 
     async def on_click(self, event: events.Click) -> None:
         event.stop()

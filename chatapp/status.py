@@ -89,6 +89,8 @@ class StatusLine(Static):
 def _figures(status: Status) -> list[tuple[str, str]]:
     """The figures, the one that can be missed first at the beginning."""
     figures = []
+    if status.context_length and status.context_used is None:
+        figures.append((f"context {count(status.context_length)}", ""))
     if status.ttft_ms is not None:
         figures.append((f"first token {duration(status.ttft_ms / 1000)}", ""))
     if status.acceptance is not None:
@@ -97,16 +99,9 @@ def _figures(status: Status) -> list[tuple[str, str]]:
         figures.append((f"{count(status.cached)} cached", ""))
     if status.tok_per_s is not None:
         figures.append((rate(status.tok_per_s), ""))
-    if status.context_length:
-        used = status.context_used
-        figures.append(
-            (
-                f"{count(used)} / {count(status.context_length)}"
-                if used is not None
-                else f"context {count(status.context_length)}",
-                "$text-warning" if _nearly_full(status) else "",
-            )
-        )
+    if status.context_length and status.context_used is not None:
+        used = f"{count(status.context_used)} / {count(status.context_length)}"
+        figures.append((used, "$text-warning" if _nearly_full(status) else ""))
     return figures
 
 

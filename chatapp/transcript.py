@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -14,10 +14,13 @@ from textual.message import Message
 from textual.widget import AwaitMount, Widget
 from textual.widgets import Static
 
-from chatapp.blocks import Block, ReplyBlock, UserBlock
+from chatapp.block import Block
 from chatapp.entries import Entry
 from chatapp.figures import plural
 from chatapp.plain_container import PlainContainer
+
+if TYPE_CHECKING:
+    from chatapp.blocks import ReplyBlock
 
 SHOWN = 30
 """Blocks that are mounted when a conversation opens."""
@@ -74,6 +77,7 @@ class Transcript(VerticalScroll, PlainContainer):
             priority=True,
             show=False,
         ),
+        Binding("r", "screen.retry_message", "Reply to it anew", id="reading.retry", priority=True, show=False),
         Binding("n", "screen.found(1)", "Go to the next place found", id="reading.next", priority=True, show=False),
         Binding(
             "N", "screen.found(-1)", "Go to the last place found", id="reading.previous", priority=True, show=False
@@ -145,10 +149,14 @@ class Transcript(VerticalScroll, PlainContainer):
             self.anchor()
 
     def last_reply(self) -> ReplyBlock | None:
+        from chatapp.blocks import ReplyBlock
+
         return next((block for block in reversed(self.blocks) if isinstance(block, ReplyBlock)), None)
 
     def drop_after_user(self) -> None:
         """Unmount all that came after the last message of the user."""
+        from chatapp.blocks import UserBlock
+
         blocks = self.blocks
         last = max((place for place, block in enumerate(blocks) if isinstance(block, UserBlock)), default=-1)
         for block in blocks[last + 1 :]:
@@ -235,6 +243,12 @@ class Transcript(VerticalScroll, PlainContainer):
         if top < self.scroll_y + 1 or top + min(height, seen - 2) > self.scroll_y + seen - 1:
             above = 1 if height > 1 else seen // 3
             self.scroll_to(y=max(top - above, 0), animate=False, immediate=True)
+
+    def begin_with(self, block: Block) -> None:
+        """Scroll to the top of a block that is longer than what is in sight."""
+        if block.size.height > self.scrollable_content_region.height:
+            self.release_anchor()
+            self.scroll_to(y=max(block.virtual_region.y - 1, 0), animate=False, immediate=True)
 
     def _gap_range(self) -> tuple[int, int]:
         """The entries of the gap: those that are not mounted between some that are."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from chatapp.blocks import ReplyBlock, Severity
+from chatapp.block import Severity
 from chatapp.branch import Turn
 from chatapp.store import Node
+
+if TYPE_CHECKING:
+    from chatapp.blocks import ReplyBlock
 
 
 class View(Protocol):

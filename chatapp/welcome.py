@@ -7,17 +7,18 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from chatapp.blocks import Block
+from chatapp.block import Block
+from chatapp.key_names import key_of
 from chatapp.plain_container import PlainContainer
 from runtime.protocol import BUILT_IN_MODEL
 
 _KEYS = (
-    ("Enter", "send"),
-    ("Shift+Enter", "new line"),
-    ("Esc", "stop"),
-    ("Ctrl+T", "thinking"),
-    ("Ctrl+R", "conversations"),
-    ("/help", "everything else"),
+    ("", "Enter", "send"),
+    ("", "Shift+Enter", "new line"),
+    ("chat.stop", "Esc", "stop"),
+    ("chat.thinking", "Ctrl+T", "thinking"),
+    ("chat.resume", "Ctrl+R", "conversations"),
+    ("", "/help", "everything else"),
 )
 
 _BUILT_IN = (
@@ -50,8 +51,7 @@ class Welcome(Vertical, PlainContainer, Block):
                 classes="welcome--how -no-model",
                 markup=False,
             )
-        pairs = [Content.assemble((key, "bold"), f" {what}") for key, what in _KEYS]
-        yield Static(Content.styled("  ·  ", "$text-disabled").join(pairs), classes="welcome--keys")
+        yield FirstKeys(classes="welcome--keys")
 
     def model_opens(self, path: str) -> None:
         """How to open a model needs no telling any more."""
@@ -60,3 +60,11 @@ class Welcome(Vertical, PlainContainer, Block):
 
     def fresh(self) -> Welcome:
         return Welcome(self._model)
+
+
+class FirstKeys(Static):
+    """The keys to know first."""
+
+    def render(self) -> Content:
+        pairs = [Content.assemble((key_of(self, id, usual), "bold"), f" {what}") for id, usual, what in _KEYS]
+        return Content.styled("  ·  ", "$text-disabled").join(pairs)

@@ -1,8 +1,6 @@
 """The pictures in the README, on a screen in memory: a real conversation, the wizard, and screens of the snapshots.
 
-python tests/picture.py MODEL.gguf .readme/chat.svg
-python tests/picture.py --models .readme/models.svg
-python tests/picture.py --screens .readme
+python tests/picture.py FOLDER
 
 The wizard's is of a machine with 16 GB, and of files as large as those on the hub.
 """
@@ -32,18 +30,20 @@ from chatapp.wizard import Wizard
 from runtime import fit
 from runtime.hub import family, names
 from runtime.hub.protocol import Download, Here, LocalModel, Machine, RemoteModel
-from runtime.protocol import Sampling
+from runtime.protocol import BUILT_IN_MODEL, Sampling
 
 _WEB_FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)  # a picture that loads nothing from elsewhere
 MESSAGES = ("My name is Marigold.", "What is 31 + 46?", "What is my name?")
 
 
-async def take(model: str) -> str:
-    """The picture as SVG."""
+async def take() -> str:
+    """A conversation with the built-in model, as SVG."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "conversations.db")
         backend = LocalBackend()
-        options = ChatOptions(model=model, thinking=True, sampling=Sampling(temperature=0, presence_penalty=0))
+        options = ChatOptions(
+            model=str(BUILT_IN_MODEL), thinking=True, sampling=Sampling(temperature=0, presence_penalty=0)
+        )
         app = QwenChat(backend, store, Settings(), options)  # type: ignore[arg-type]
         async with app.run_test(size=(92, 28)) as pilot:
             chat = Chat(app, pilot, backend, store)  # type: ignore[arg-type]
@@ -144,6 +144,7 @@ SCREENS = {
     "settings": ("settings", "plum", (92, 30)),
     "context": ("context", "harbor", (92, 24)),
     "themes": ("themes", "linen", (92, 26)),
+    "narrow": ("thought", "frost", (60, 20)),
 }
 """Of each picture the snapshot, the theme and the size."""
 
@@ -159,12 +160,42 @@ async def take_screen(name: str, theme: str, size: tuple[int, int]) -> str:
             return _WEB_FONT.sub("", chat.app.export_screenshot(title="qwenchat"))
 
 
+SAVED = {
+    "Sourdough without a scale": ("How wet should a rye dough be?", "Rye drinks: as much water as flour, by weight."),
+    "A week in Lisbon": ("What is worth a day trip?", "Sintra, early, and Setúbal for the fish."),
+    "Bread for the party": ("Ten people, two loaves?", "One of rye and one of wheat, 900 g each."),
+    "SQL: a window over days": ("Sum the last 7 days per row.", "`sum(n) over (order by day rows 6 preceding)`"),
+    "Why is the sky blue?": ("In one sentence?", "Air scatters short waves more than long ones."),
+}
+
+
+async def take_sidebar() -> str:
+    """The conversations, searched, beside the one that is open."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder) / "conversations.db")
+        for title, (question, answer) in reversed(SAVED.items()):
+            made = store.create(title=title)
+            asked = store.add(made.id, None, "user", question)
+            store.add(made.id, asked.id, "assistant", answer)
+        store.pin(made.id, True)
+        store.tag(made.id, ["baking"])
+        options = ChatOptions(model="/m.gguf", conversation_id=made.id)
+        store.close()
+        settings = Settings(theme="moss")
+        async with running(FakeBackend(), Path(folder), options, settings=settings, size=(110, 24)) as chat:
+            await chat.until(lambda: "Rye drinks" in chat.text())
+            await chat.pilot.press("ctrl+r", *"rye")
+            await chat.until(lambda: "Bread for" in chat.text() and "Lisbon" not in chat.text())
+            return _WEB_FONT.sub("", chat.app.export_screenshot(title="qwenchat"))
+
+
+async def main(folder: Path) -> None:
+    made = {"chat": take(), "models": take_models(), "sidebar": take_sidebar()}
+    made |= {name: take_screen(*shot) for name, shot in SCREENS.items()}
+    for name, picture in made.items():
+        (folder / f"{name}.svg").write_text(await picture)
+
+
 if __name__ == "__main__":
     os.environ["QWENCHAT_HOME"] = tempfile.mkdtemp()
-    source, target = sys.argv[1:]
-    if source == "--screens":
-        for name, shot in SCREENS.items():
-            (Path(target) / f"{name}.svg").write_text(asyncio.run(take_screen(*shot)))
-        sys.exit()
-    picture = take_models() if source == "--models" else take(str(Path(source).absolute()))
-    Path(target).write_text(asyncio.run(picture))
+    asyncio.run(main(Path(sys.argv[1])))

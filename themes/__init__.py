@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 DEFAULT = "ink"
+_FOLDER = Path(__file__).parent
 
 _COLOURS = (
     "primary",
@@ -32,8 +32,17 @@ class ThemeError(Exception):
 
 def load_themes() -> list[Theme]:
     """The themes that come with the program, by name."""
-    files = [file for file in resources.files("themes").iterdir() if file.name.endswith(".toml")]
-    return [parse_theme(file.read_text("utf-8"), Path(file.name).stem) for file in sorted(files, key=lambda f: f.name)]
+    names = sorted(file.name for file in _FOLDER.iterdir() if file.name.endswith(".toml"))
+    return [theme for name in names if (theme := load_theme(Path(name).stem)) is not None]
+
+
+def load_theme(name: str) -> Theme | None:
+    """One of them; None if there is none of that name."""
+    try:
+        text = (_FOLDER / f"{name}.toml").read_text("utf-8") if Path(name).name == name else None
+    except (OSError, ValueError):
+        text = None
+    return parse_theme(text, name) if text is not None else None
 
 
 class OwnThemes:

@@ -24,6 +24,10 @@ KEYS = [chr(code) for code in range(0x100, 0x17F) if chr(code).isalpha()]
 """Letters that nothing else on the screen has."""
 
 
+PLACEHOLDER = "essage…"
+"""What the empty composer shows, but for the letter that the cursor is on."""
+
+
 class NoMeasureError(Exception):
     """The program did not do what is measured; the message is a sentence."""
 
@@ -85,7 +89,7 @@ def first_paint() -> float:
     """Seconds from the start of the program to the composer on the screen."""
     begun = time.perf_counter()
     with started([]) as terminal:
-        return terminal.until("Message…") - begun
+        return terminal.until(PLACEHOLDER) - begun
 
 
 def key_times(keys: int) -> list[float]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from itertools import groupby
 from operator import attrgetter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from chatapp import keys
 from chatapp.commands.registry import COMMANDS, Command, CommandError, command
-from chatapp.keys import SCOPES, TAUGHT, Key, Keymap
+
+if TYPE_CHECKING:
+    from chatapp.keys import Key, Keymap
 
 
 class Pages(Protocol):
@@ -34,6 +35,9 @@ async def keys_(chat: Pages, argument: str) -> None:
 
 def help_page(word: str, keymap: Keymap) -> str:
     """All of it, or what `word` occurs in. Raises CommandError if it occurs in nothing."""
+    from chatapp import keys
+    from chatapp.keys import SCOPES, TAUGHT
+
     word = word.casefold().strip()
     commands = [known for known in COMMANDS.values() if word in f"{known.usage} {known.help}".casefold()]
     taught = [key for key in keys.mapped(keymap).values() if key.scope in TAUGHT]
@@ -58,6 +62,9 @@ def help_page(word: str, keymap: Keymap) -> str:
 
 def keys_page(keymap: Keymap) -> str:
     """Every binding there is, dialogues included."""
+    from chatapp import keys
+    from chatapp.keys import SCOPES
+
     parts = []
     for scope, group in groupby(keys.mapped(keymap).values(), attrgetter("scope")):
         rows = [(key.label, key.about, _code(key.id) + " ·" * (key.id in keymap)) for key in group]
@@ -66,6 +73,8 @@ def keys_page(keymap: Keymap) -> str:
 
 
 def _told(known: Command, keymap: Keymap) -> tuple[str, str, str]:
+    from chatapp import keys
+
     return _code(known.usage), known.help, keys.of_command(known.name, known.key, keymap)
 
 
@@ -98,5 +107,8 @@ _KEYS = (
 
 def taught_keys(keymap: Keymap | None = None) -> list[Key]:
     """The keys of the chat itself, those that the composer reads first."""
+    from chatapp import keys
+    from chatapp.keys import TAUGHT, Key
+
     own = [Key(f"composer.{name}", (name.lower(),), about, "") for name, about, _ in WRITING]
     return [*own, *(key for key in keys.mapped(keymap or {}).values() if key.scope in TAUGHT)]

@@ -14,7 +14,7 @@ class Reading(Protocol):
 
     def copy_reply(self, what: str) -> None: ...
 
-    def find(self, words: str) -> None: ...
+    async def find(self, words: str) -> None: ...
 
     async def open_links(self) -> None: ...
 
@@ -34,7 +34,7 @@ async def copy(chat: Reading, argument: str) -> None:
 
 @command("[WORDS]", "Find words in this conversation", "Ctrl+F")
 async def find(chat: Reading, argument: str) -> None:
-    chat.find(argument)
+    await chat.find(argument)
 
 
 @command("", "Open a link of this conversation")

@@ -18,7 +18,7 @@ class Talk(Protocol):
 
     async def set_thinking(self, on: bool | None) -> None: ...
 
-    async def set_budget(self, tokens: int | None) -> None: ...
+    async def set_budget(self, tokens: int | None, *, off: bool = False) -> None: ...
 
     async def set_draft(self, choice: Draft | None) -> None: ...
 
@@ -59,12 +59,14 @@ async def think(chat: Talk, argument: str) -> None:
 
 @command("N|off", "Close a thought after N tokens, in this conversation")
 async def budget(chat: Talk, argument: str) -> None:
-    if argument.lower() in ("off", "-"):
+    if argument.lower() == "off":
+        await chat.set_budget(None, off=True)
+    elif argument == "-":
         await chat.set_budget(None)
     elif argument.isdecimal():
         await chat.set_budget(int(argument))
     else:
-        raise CommandError("Write /budget and a number of tokens, or /budget off.")
+        raise CommandError("Write /budget and a number of tokens, or /budget off; /budget - leaves it to the settings.")
 
 
 @command("auto|off|N", "Draft N tokens at each step, 1 to 4, or as many as pay")

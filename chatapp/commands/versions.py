@@ -12,7 +12,7 @@ class Versions(Protocol):
 
     def edit(self, back: int) -> None: ...
 
-    async def retry(self) -> None: ...
+    async def retry(self, back: int = 1) -> None: ...
 
     async def go_on(self) -> None: ...
 
@@ -23,14 +23,13 @@ class Versions(Protocol):
 
 @command("[N]", "Write your last message anew, or the N-th from the end", "Alt+Up")
 async def edit(chat: Versions, argument: str) -> None:
-    if argument and not (argument.isascii() and argument.isdigit() and int(argument) > 0):
-        raise CommandError("Write /edit, or /edit and a number: 1 is your last message, 2 the one before.")
-    chat.edit(int(argument or 1))
+    chat.edit(_number(argument, "Write /edit, or /edit and a number: 1 is your last message, 2 the one before."))
 
 
-@command("", "Another reply to the last message")
+@command("[N]", "Another reply to your last message, or the N-th from the end")
 async def retry(chat: Versions, argument: str) -> None:
-    await chat.retry()
+    wrong = "Write /retry, or /retry and a number: 1 is the reply to your last message, 2 the one before."
+    await chat.retry(_number(argument, wrong))
 
 
 @command("", "Go on with a reply that was stopped, or reached its limit")
@@ -49,3 +48,10 @@ async def version(chat: Versions, argument: str) -> None:
 @command("", "Go on in a new conversation that begins as this one")
 async def fork(chat: Versions, argument: str) -> None:
     await chat.fork()
+
+
+def _number(word: str, wrong: str) -> int:
+    """Which from the end on is meant: the last one if nothing is said."""
+    if word and not (word.isascii() and word.isdigit() and int(word) > 0):
+        raise CommandError(wrong)
+    return int(word or 1)

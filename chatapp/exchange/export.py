@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from chatapp.history import title_of
+from chatapp.records import title_of
 from chatapp.store import Conversation, Node, Store
 
 Format = Literal["md", "html", "json"]

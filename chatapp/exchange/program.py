@@ -12,7 +12,7 @@ from chatapp import paths
 from chatapp.cli import Parser, UsageError
 from chatapp.exchange import files
 from chatapp.exchange.export import FORMATS, Exported
-from chatapp.history import title_of
+from chatapp.records import title_of
 from chatapp.sanitize import clean_line
 from chatapp.store import Store
 

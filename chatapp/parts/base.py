@@ -7,20 +7,18 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.screen import Screen
 
 from chatapp import commands
 from chatapp.backend import Backend
-from chatapp.blocks import Block, NoticeBlock, PageBlock, Severity
-from chatapp.cache import Cache
+from chatapp.block import Block, Severity
 from chatapp.commands import Call, CommandError
 from chatapp.composer import Composer
 from chatapp.entries import Entry
-from chatapp.history import blocks_of, entries_of
 from chatapp.keeping import Keeper
-from chatapp.keys import Keymap
 from chatapp.options import ChatOptions
 from chatapp.plain_container import PlainContainer
 from chatapp.remote import address
@@ -31,16 +29,21 @@ from chatapp.stage import JumpToEnd
 from chatapp.status import StatusLine
 from chatapp.store import Node, Store, StoreError
 from chatapp.transcript import Transcript
-from chatapp.turns import Turns
 from chatapp.unsent import Unsent
 from chatapp.waiting import Waiting
 from chatapp.welcome import Welcome
+
+if TYPE_CHECKING:
+    from chatapp.keys import Keymap
+    from chatapp.turns import Turns
 
 
 class ChatBase(Screen[None], PlainContainer):
     """The widgets, the conversation and its turns, and how commands run. Implements `commands.Pages`."""
 
     turns: Turns
+    transcript: Transcript
+    composer: Composer
 
     def __init__(
         self,
@@ -57,7 +60,6 @@ class ChatBase(Screen[None], PlainContainer):
         self._backend = backend
         self._store = store
         self._session = Session(store, options.system)
-        self._cache = Cache(backend, self._session)
         self._keeper = Keeper(self._session, self._unsent, lambda error: self.say(str(error), "warning"))
         self._store_notice = store.notice
         self._kept_queue: tuple[str, ...] = ()
@@ -65,14 +67,6 @@ class ChatBase(Screen[None], PlainContainer):
         self._quit_until = float("-inf")
         self._opened = options.model  # the path or address last asked for
         self._local = options.local_model  # the path of the last one of this machine
-
-    @property
-    def transcript(self) -> Transcript:
-        return self.query_one(Transcript)
-
-    @property
-    def composer(self) -> Composer:
-        return self.query_one(Composer)
 
     @property
     def keymap(self) -> Keymap:
@@ -83,16 +77,30 @@ class ChatBase(Screen[None], PlainContainer):
         return Unsent("" if _is_command(text) else text, self.turns.unsent)
 
     def say(self, text: str, severity: Severity = "info") -> None:
+        from chatapp.blocks import NoticeBlock
+
         self._add(NoticeBlock(text, severity))
 
     def _blocks(self, thread: Sequence[Node]) -> list[Block]:
+        from chatapp.history import blocks_of
+
         return blocks_of(thread, self._session.versions)
 
     def _entries_of(self, thread: Sequence[Node]) -> list[Entry]:
+        from chatapp.history import entries_of
+
         return entries_of(thread, self._session.versions)
 
     def show(self, markdown: str) -> None:
-        self._add(PageBlock(markdown))
+        """A page of the program itself; one that is longer than the screen begins at its top."""
+        from chatapp.blocks import PageBlock
+
+        async def show() -> None:
+            await self.transcript.add(page)
+            self.call_after_refresh(self.transcript.begin_with, page)
+
+        page = PageBlock(markdown)
+        self.run_worker(self._guard(show), group="pages", exit_on_error=False)
 
     def _add(self, block: Block) -> None:
         self.transcript.add(block)
@@ -160,6 +168,13 @@ class ChatBase(Screen[None], PlainContainer):
     def _show_jump(self) -> None:
         jump = self.query_one(JumpToEnd)
         jump.show(not self.transcript.at_end, self.turns.generating)
+
+    def _in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            async with self._commands:
+                await self._guard(work)
+
+        self.run_worker(run(), group="commands", exit_on_error=False)
 
     def _run_named(self, name: str) -> None:
         self._run(Call(commands.COMMANDS[name], ""))

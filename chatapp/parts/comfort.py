@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.binding import Binding, BindingType
 
-from chatapp import choices, notify, settings
+from chatapp import choices, settings
 from chatapp.commands import COMMANDS, CommandError
 from chatapp.figures import duration
-from chatapp.form import Entry, Form
 from chatapp.parts.base import ChatBase
-from chatapp.picker import Choice, Picker
 from chatapp.sanitize import clean_line
 from chatapp.settings import FIELDS, Settings, Value
 from themes import DEFAULT
+
+if TYPE_CHECKING:
+    from textual.theme import Theme
+
+    from chatapp.form import Entry
 
 LEAVE_SECONDS = 3.0
 """How long leaving waits for a reply to stop."""
@@ -42,6 +45,8 @@ class ComfortPart(ChatBase):
 
     async def _palette(self) -> None:
         """Every command; one that needs more is written into the composer, to be gone on with."""
+        from chatapp.picker import Choice, Picker
+
         listed = [Choice(name, known.usage, known.help) for name, known in COMMANDS.items()]
         name = await self.app.push_screen_wait(Picker("Commands", listed))
         if name not in COMMANDS:  # nothing was chosen
@@ -56,20 +61,27 @@ class ComfortPart(ChatBase):
 
     async def set_theme(self, name: str) -> None:
         """It is remembered. Without a name: from a list, in which each is shown at once."""
+        from chatapp.picker import Choice, Picker
+
         before = self.app.theme
         if not name:
-            found: dict[str, Any] = getattr(self.app, "themes", {})
             listed = [
                 Choice(each, each, f"{'dark' if theme.dark else 'light'}{' · in use' * (each == before)}")
-                for each, theme in sorted(found.items(), key=lambda item: (not item[1].dark, item[0]))
+                for each, theme in sorted(self._themes().items(), key=lambda item: (not item[1].dark, item[0]))
             ]
             picker = Picker("Themes", listed, preview=self._wear, chosen=before)
             name = await self.app.push_screen_wait(picker) or before
-        if name not in self.app.available_themes:
+        if not self._is_theme(name):
             raise CommandError(f"There is no theme {clean_line(name, 40)!r}. /theme shows those there are.")
         self._wear(name)
         if name != before:
             await asyncio.to_thread(self._keep, {"theme": name})
+
+    def _themes(self) -> dict[str, Theme]:
+        return getattr(self.app, "themes", {})
+
+    def _is_theme(self, name: str) -> bool:
+        return name in self._themes() or name in self.app.available_themes
 
     def _wear(self, name: str) -> None:
         self.app.theme = name
@@ -77,9 +89,13 @@ class ComfortPart(ChatBase):
     # Settings.
 
     async def show_settings(self) -> None:
+        from chatapp.form import Form
+
         self.app.push_screen(Form("Settings, for all conversations", self._entries, self._change_setting))
 
     def _entries(self) -> list[Entry]:
+        from chatapp.form import Entry
+
         saved, group, entries = self.comfort, "", []
         for name, field in FIELDS.items():
             group = field.metadata["group"] or group
@@ -93,14 +109,19 @@ class ComfortPart(ChatBase):
         if own is not None:
             return f"This conversation has its own: {own}."
         if name == "theme":
-            return f"There are {', '.join(sorted(getattr(self.app, 'themes', {})))}."
+            return f"There are {', '.join(sorted(self._themes()))}."
         return ""
 
     async def _change_setting(self, name: str, value: Value) -> None:
         """Kept in the file and, where it can be, felt at once. Raises SettingsError."""
         if value is None:
             value = cast(Value, FIELDS[name].default)
-        if name == "theme" and value is not None and value not in self.app.available_themes:
+        if (
+            name == "theme"
+            and value is not None
+            and value not in self._themes()
+            and value not in self.app.available_themes
+        ):
             raise settings.SettingsError(f"There is no theme {value!r}.")
         await asyncio.to_thread(self._keep, {name: value})
         if hasattr(self.app, "settings"):
@@ -133,6 +154,8 @@ class ComfortPart(ChatBase):
             self._tell_the_end(seconds)
 
     def _tell_the_end(self, seconds: float) -> None:
+        from chatapp import notify
+
         wanted = self.comfort
         looked_at = self.app.app_focus and wanted.notify_when == "away"
         if wanted.notify == "off" or looked_at or seconds < wanted.notify_seconds or not self.is_mounted:

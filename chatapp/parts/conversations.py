@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from textual import on
 
@@ -13,13 +15,15 @@ from chatapp.figures import plural
 from chatapp.parts.sidebar import SidebarPart
 from chatapp.parts.versions import VersionsPart
 from chatapp.sanitize import clean_line
-from chatapp.sidebar import Sidebar
 from chatapp.store import Node, StoreError
 from chatapp.thread import source_of
-from chatapp.titles import Titler
 from chatapp.turns import ASIDE
 from chatapp.unsent import Unsent
 from chatapp.welcome import Welcome
+
+if TYPE_CHECKING:
+    from chatapp.sidebar import Sidebar
+    from chatapp.titles import Titler
 
 KEPT_SECONDS = 7 * 86_400.0
 """How long what was deleted can be brought back."""
@@ -30,12 +34,16 @@ LOOK_SECONDS = 1.0
 class ConversationsPart(VersionsPart, SidebarPart):
     """Implements `commands.conversations`."""
 
+    @cached_property
+    def _titler(self) -> Titler:
+        from chatapp.titles import Titler
+
+        return Titler(self._backend)
+
     def on_mount(self) -> None:
-        self._titler = Titler(self._backend)
         self._titled: set[str] = set()  # conversations that the model was asked about
         self._was_generating = False
         self.set_interval(LOOK_SECONDS, self._look)
-        self.run_worker(self._guard(self._purge), group="purge", exit_on_error=False)
 
     async def _purge(self) -> None:
         """What was deleted a week ago is gone for good, its states too."""
@@ -100,8 +108,7 @@ class ConversationsPart(VersionsPart, SidebarPart):
             raise CommandError(f"There is no saved conversation {clean_line(key, 60)!r}.")
         await self.switch_to(found.id)
 
-    @on(Sidebar.Opened)
-    def _open_chosen(self, event: Sidebar.Opened) -> None:
+    def on_sidebar_opened(self, event: Sidebar.Opened) -> None:
         async def open_() -> None:
             await self.switch_to(event.conversation_id, event.node)
 

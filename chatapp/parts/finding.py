@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from textual import on
 from textual.binding import Binding, BindingType
 
 from chatapp.entries import Entry
 from chatapp.parts.base import ChatBase
-from chatapp.search import Match, Query, marks, matches_of
-from chatapp.search_bar import SearchBar
+
+if TYPE_CHECKING:
+    from chatapp.search import Match, Query
+    from chatapp.search_bar import SearchBar
 
 SLICE = 0.01
 """Seconds of searching between two looks at the keyboard."""
@@ -32,21 +33,26 @@ class FindingPart(ChatBase):
 
     @property
     def search_bar(self) -> SearchBar:
+        """Raises NoMatches before it was first asked for."""
+        from chatapp.search_bar import SearchBar
+
         return self.query_one(SearchBar)
 
-    def action_find(self) -> None:
-        self.find("")
+    async def action_find(self) -> None:
+        await self.find("")
 
-    def find(self, words: str) -> None:
+    async def find(self, words: str) -> None:
         """Ask what to find, or look for it at once."""
+        from chatapp.search_bar import SearchBar
+
+        if not self.query(SearchBar):
+            await self.query_one("#desk").mount(SearchBar(id="find"), before=0)
         self.search_bar.open(words or None)
 
-    @on(SearchBar.Asked)
-    def _words_asked(self, event: SearchBar.Asked) -> None:
+    def on_search_bar_asked(self, event: SearchBar.Asked) -> None:
         self.run_worker(self._search(event.words), group="find", exclusive=True, exit_on_error=False)
 
-    @on(SearchBar.Stepped)
-    def _stepped(self, event: SearchBar.Stepped) -> None:
+    def on_search_bar_stepped(self, event: SearchBar.Stepped) -> None:
         self.action_found(event.step)
 
     def action_take_found(self) -> None:
@@ -54,7 +60,9 @@ class FindingPart(ChatBase):
         self.transcript.focus(scroll_visible=False)
         self.search_bar.tell(self._place(), len(self._found))
 
-    @on(SearchBar.Closed)
+    def on_search_bar_closed(self) -> None:
+        self.end_search()
+
     def end_search(self) -> None:
         self.workers.cancel_group(self, "find")
         self._query, self._found, self._at = None, [], None
@@ -78,6 +86,8 @@ class FindingPart(ChatBase):
 
     async def _search(self, words: str) -> None:
         """Look through the conversation from its end, and show the last place first."""
+        from chatapp.search import Query, matches_of
+
         self._query = Query(words) if words.strip() else None
         self._found, self._at = [], None
         self._mark_all()
@@ -123,6 +133,8 @@ class FindingPart(ChatBase):
                 self._mark_found(entry)
 
     def _mark_found(self, entry: Entry) -> None:
+        from chatapp.search import marks
+
         assert entry.block is not None
         for number, (view, source) in enumerate(zip(entry.block.views(), entry.texts, strict=False)):
             width = view.size.width

@@ -11,7 +11,6 @@ from chatapp.download_line import DownloadLine
 from chatapp.figures import percent
 from chatapp.parts.base import ChatBase
 from chatapp.paths import log_path, model_path
-from chatapp.picker import Choice, Picker
 from chatapp.remote import address
 from chatapp.remote.address import Address, AddressError, is_address
 from chatapp.sanitize import clean_line
@@ -46,6 +45,8 @@ class ModelsPart(ChatBase):
         model = self.turns.model
         if model is None or not is_address(model.path):
             return False
+        from chatapp.picker import Choice, Picker
+
         now = address.parse(model.path).model
         choices = [Choice(name, name, "in use" if name == now else "") for name in model.siblings or (now,)]
         chosen = await self.app.push_screen_wait(Picker("Models of the server", choices))
@@ -54,6 +55,8 @@ class ModelsPart(ChatBase):
         return True
 
     async def open_server(self, word: str) -> None:
+        from chatapp.picker import Choice, Picker
+
         servers = self._options.servers
         chosen: str | None = word
         if not word and not servers:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from textual import on
 from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
-from chatapp import clipboard
-from chatapp.blocks import Block, ReplyBlock
+from chatapp.block import Block
 from chatapp.commands import CommandError
-from chatapp.drafts import DraftsScreen
 from chatapp.figures import plural
-from chatapp.markdown_view import MarkdownView
+from chatapp.key_names import key_of
 from chatapp.parts.finding import FindingPart
-from chatapp.picker import Choice, Picker
-from chatapp.takings import Link
-from chatapp.thought import ThoughtHead
 
-CURSOR_ACTIONS = {"mark", "copy_message", "copy_code", "open_links", "wrap_code", "shift_code", "fold_message"}
+if TYPE_CHECKING:
+    from chatapp.cache import Cache
+    from chatapp.markdown_view import MarkdownView
+    from chatapp.takings import Link
+
+CURSOR_ACTIONS = {
+    "mark",
+    "copy_message",
+    "copy_code",
+    "open_links",
+    "wrap_code",
+    "shift_code",
+    "fold_message",
+    "retry_message",
+}
 
 
 class ReadingKeys(Static):
@@ -32,9 +40,18 @@ class ReadingKeys(Static):
         self.display = False
 
     def render(self) -> str:
-        if self.size.width < 74:
-            return "C copy · B code · O link · W wrap · Enter fold · Esc"
-        return "↑ ↓ message · C copy · B code · O links · W wrap · Enter unfold · Esc back"
+        wide = self.size.width >= 74
+        named = (
+            ("copy", "C", "copy"),
+            ("code", "B", "code"),
+            ("links", "O", "links" if wide else "link"),
+            ("wrap", "W", "wrap"),
+            ("fold", "Enter", "unfold" if wide else "fold"),
+            *([("retry", "R", "reply anew")] if self.size.width >= 89 else []),
+            ("leave", "Esc", "back" if wide else ""),
+        )
+        told = [f"{key_of(self, f'reading.{id}', usual)} {what}".rstrip() for id, usual, what in named]
+        return " · ".join(["↑ ↓ message", *told] if wide else told)
 
 
 class ReadingPart(FindingPart):
@@ -63,6 +80,8 @@ class ReadingPart(FindingPart):
     _code_of: Block | None = None
 
     def show_drafts(self) -> None:
+        from chatapp.drafts import DraftsScreen
+
         replies = [node for node in self._session.thread if node.role == "assistant"]
         record = self.turns.replies.records.get(replies[-1].id) if replies else None
         if not replies:
@@ -75,15 +94,20 @@ class ReadingPart(FindingPart):
 
     def show_cache(self) -> None:
         async def show() -> None:
-            self.show(await self._cache.page())
+            self.show(await self._kept_states().page())
 
         self._run_beside(show)
 
     def drop_cache(self, *, everything: bool) -> None:
         async def drop() -> None:
-            self.say(await self._cache.drop(everything=everything))
+            self.say(await self._kept_states().drop(everything=everything))
 
         self._run_beside(drop)
+
+    def _kept_states(self) -> Cache:
+        from chatapp.cache import Cache
+
+        return Cache(self._backend, self._session)
 
     # A cursor over the messages.
 
@@ -130,7 +154,7 @@ class ReadingPart(FindingPart):
 
     def action_copy_code(self) -> None:
         block = self._marked
-        codes = block.answer_view.codes() if isinstance(block, ReplyBlock) else []
+        codes = block.codes() if block is not None else []
         if not codes:
             self._show_hint("there is no code in this message")
             return
@@ -146,15 +170,16 @@ class ReadingPart(FindingPart):
 
     def action_open_links(self) -> None:
         block = self._marked
-        found = block.answer_view.links() if isinstance(block, ReplyBlock) else []
+        found = block.links() if block is not None else []
         self._run_beside(lambda: self._open_link(found))
 
     async def open_links(self) -> None:
-        views = [block.answer_view for block in reversed(self.transcript.blocks) if isinstance(block, ReplyBlock)]
-        await self._open_link([link for view in views for link in view.links()])
+        await self._open_link([link for block in reversed(self.transcript.blocks) for link in block.links()])
 
     async def _open_link(self, links: list[Link]) -> None:
         """Open the only link, or the one that is chosen from a list with the addresses."""
+        from chatapp.picker import Choice, Picker
+
         if not links:
             raise CommandError("There is no link here.")
         address = links[0].address
@@ -168,6 +193,8 @@ class ReadingPart(FindingPart):
 
     def wrap_code(self) -> None:
         """Fold long lines of code, or let them run out of sight."""
+        from chatapp.markdown_view import MarkdownView
+
         self.code_wraps = not self.code_wraps
         for view in self.query(MarkdownView):
             view.wrap(self.code_wraps)
@@ -185,6 +212,8 @@ class ReadingPart(FindingPart):
 
     def go_to_thought(self, step: int = -1) -> None:
         """Focus the newest thought, or from one the thought before (-1) or after it; past the ends, the composer."""
+        from chatapp.thought import ThoughtHead
+
         heads = list(self.transcript.query(ThoughtHead))
         here = next((place for place, head in enumerate(heads) if head.has_focus), len(heads))
         place = here + step
@@ -211,12 +240,13 @@ class ReadingPart(FindingPart):
         else:
             self.copy(reply.answer)
 
-    @on(MarkdownView.Copying)
-    def _copy_code(self, event: MarkdownView.Copying) -> None:
+    def on_markdown_view_copying(self, event: MarkdownView.Copying) -> None:
         self.copy(event.code.text, f"{event.code.language or 'code'}, ")
 
     def copy(self, text: str, what: str = "") -> None:
         """To the terminal's clipboard, and to those of the system and of tmux where there are such."""
+        from chatapp import clipboard
+
         size = len(text.encode("utf-8", "replace"))
         if 4 * (size + 2) // 3 <= clipboard.OSC_52_LIMIT:
             self.app.copy_to_clipboard(text)

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
-from textual import on
-from textual.css.query import NoMatches
-
-from chatapp import lookup
 from chatapp.commands import CommandError
-from chatapp.exchange import files
-from chatapp.exchange.export import Exported
-from chatapp.history import title_of
-from chatapp.lookup import Hit
 from chatapp.parts.base import ChatBase
+from chatapp.records import title_of
 from chatapp.sanitize import clean_line
-from chatapp.sidebar import WIDTH, Sidebar
 from chatapp.store import Conversation, Store
 
-OVERLAY_BELOW = WIDTH + 70
-"""Columns of a terminal in which the list covers the chat instead of standing beside it."""
+if TYPE_CHECKING:
+    from chatapp.lookup import Hit
+    from chatapp.sidebar import Sidebar
+
+BESIDE = 70
+"""Columns that the chat needs beside the list, which covers it where there are fewer."""
 SHOWN = 500
 """Conversations in the list; the search looks at all."""
 
@@ -37,10 +33,13 @@ class SidebarPart(ChatBase):
     @property
     def sidebar(self) -> Sidebar | None:
         """The list, if it is in sight."""
-        with contextlib.suppress(NoMatches):
-            found = self.query_one(Sidebar)
-            return found if found.display else None
-        return None
+        found = self._sidebar()
+        return found if found is not None and found.display else None
+
+    def _sidebar(self) -> Sidebar | None:
+        """The list, if it was ever opened."""
+        found = self.query("#sidebar")
+        return cast("Sidebar", found.first()) if found else None
 
     async def toggle_sidebar(self) -> None:
         if self.sidebar is not None and (self.sidebar.has_focus_within or not self._covers):
@@ -49,9 +48,11 @@ class SidebarPart(ChatBase):
             await self.show_sidebar()
 
     async def show_sidebar(self) -> None:
-        found = self.query(Sidebar)
-        sidebar = found.first() if found else Sidebar(id="sidebar")
-        if not found:
+        from chatapp.sidebar import Sidebar
+
+        sidebar = self._sidebar()
+        if sidebar is None:
+            sidebar = Sidebar(id="sidebar")
             await self.mount(sidebar, before=0)
         sidebar.display = True
         sidebar.set_class(self._covers, "-over")
@@ -67,10 +68,12 @@ class SidebarPart(ChatBase):
 
     @property
     def _covers(self) -> bool:
-        return self.size.width < OVERLAY_BELOW
+        from chatapp.sidebar import WIDTH
+
+        return self.size.width < WIDTH + BESIDE
 
     def on_resize(self) -> None:
-        for sidebar in self.query(Sidebar):
+        if (sidebar := self._sidebar()) is not None:
             sidebar.set_class(self._covers, "-over")
 
     def refresh_sidebar(self) -> None:
@@ -96,20 +99,20 @@ class SidebarPart(ChatBase):
             self._listing = False
 
     def _find(self, query: str) -> list[Hit]:
+        from chatapp import lookup
+        from chatapp.lookup import Hit
+
         if query.strip():
             return lookup.find(self._store, query)
         return [Hit(each) for each in self._store.conversations(limit=SHOWN) if self._store.holds(each)]
 
-    @on(Sidebar.Searched)
-    def _searched(self) -> None:
+    def on_sidebar_searched(self) -> None:
         self.refresh_sidebar()
 
-    @on(Sidebar.Left)
-    def _left(self) -> None:
+    def on_sidebar_left(self) -> None:
         self.leave_sidebar()
 
-    @on(Sidebar.Asked)
-    def _asked(self, event: Sidebar.Asked) -> None:
+    def on_sidebar_asked(self, event: Sidebar.Asked) -> None:
         key, text = event.conversation_id, event.text
 
         async def do() -> None:
@@ -126,13 +129,6 @@ class SidebarPart(ChatBase):
                     await self.undelete()
 
         self._in_turn(do)
-
-    def _in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
-        async def run() -> None:
-            async with self._commands:
-                await self._guard(work)
-
-        self.run_worker(run(), group="commands", exit_on_error=False)
 
     async def rename(self, title: str) -> None:
         key = self._open_one().id
@@ -183,6 +179,9 @@ class SidebarPart(ChatBase):
         self._show_hint(f"back again: {clean_line(title_of(found), 40)}", 4.0)
 
     async def export(self, file: str, *, thoughts: bool) -> None:
+        from chatapp.exchange import files
+        from chatapp.exchange.export import Exported
+
         key = self._open_one().id
 
         def write() -> Path:
@@ -201,6 +200,8 @@ class SidebarPart(ChatBase):
         self.say(f"Written to {clean_line(str(path), 500)}")
 
     async def bring_in(self, file: str) -> None:
+        from chatapp.exchange import files
+
         try:
             made = await asyncio.to_thread(files.bring_in, self._store, Path(file))
         except files.FileError as error:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import tomllib
 from functools import partial
+from typing import TYPE_CHECKING
 
 from chatapp import choices, context, paths, settings
 from chatapp.commands import CommandError
 from chatapp.figures import count, percent, plural
-from chatapp.form import Entry, Form
-from chatapp.history import blocks_of
 from chatapp.options import Draft
 from chatapp.parts.base import ChatBase
-from chatapp.picker import Choice, Picker
 from chatapp.remote.address import is_address
 from chatapp.sanitize import clean_line
 from chatapp.settings import SettingsError, Value
 from chatapp.shelf import Shelf, ShelfError
 from chatapp.turns import QuestionError
-from chatapp.writing_screen import WritingScreen
+
+if TYPE_CHECKING:
+    from chatapp.form import Entry
 
 _NO_PERSONA = "-"
 _OF_THE_MODEL = "model"
@@ -50,11 +49,11 @@ class TalkPart(ChatBase):
         if state is not None:
             self._show_hint(f"thinking is {'on' if state else 'off'}{' from the next message on' * (on is not None)}")
 
-    async def set_budget(self, tokens: int | None) -> None:
-        await self._choose("thinking_budget", tokens)
-        if tokens is None and self.turns.choices.thinking_budget is not None:
-            tokens = self.turns.choices.thinking_budget
-        self._show_hint("thoughts end by themselves" if tokens is None else f"thoughts end after {tokens:,} tokens", 4)
+    async def set_budget(self, tokens: int | None, *, off: bool = False) -> None:
+        """In this conversation; `off`: none, whatever the settings say. None leaves it to them."""
+        await self._choose("thinking_budget", choices.OFF if off else tokens)
+        now = self.turns.choices.thinking_budget
+        self._show_hint("thoughts end by themselves" if now is None else f"thoughts end after {now:,} tokens", 4)
 
     async def set_draft(self, choice: Draft | None) -> None:
         if choice is not None:
@@ -80,6 +79,7 @@ class TalkPart(ChatBase):
 
     async def show_parameters(self) -> None:
         """Here, or for every conversation: as the user switches."""
+        from chatapp.form import Form
 
         def entries() -> list[Entry]:
             return [self._entry(name) for name in choices.NAMES]
@@ -96,7 +96,8 @@ class TalkPart(ChatBase):
         if name not in choices.NAMES:
             raise CommandError(f"There is no parameter {clean_line(name, 40)!r}. Those are {', '.join(choices.NAMES)}.")
         if word:
-            await self._choose(name, None if word == "-" else settings.read(name, word), everywhere=everywhere)
+            value = _read(name, word)
+            await self._choose(name, None if everywhere and value == choices.OFF else value, everywhere=everywhere)
         entry = self._entry(name)
         shown = "the model's own" if entry.value is None else _shown(entry.value)
         source = f" ({entry.source or 'of the model'})" if entry.value is not None else ""
@@ -104,6 +105,8 @@ class TalkPart(ChatBase):
 
     async def use_preset(self, name: str) -> None:
         """All sampling of this conversation at once."""
+        from chatapp.picker import Choice, Picker
+
         shelf = presets()
         if not name:
             listed = [Choice(_OF_THE_MODEL, _OF_THE_MODEL, "What the makers of the model advise")]
@@ -163,6 +166,8 @@ class TalkPart(ChatBase):
 
     async def show_context(self, why: str = "") -> None:
         """How full it is, or why something did not fit, with what can be done about it."""
+        from chatapp.picker import Choice, Picker
+
         status = self.turns.status
         length = status.context_length
         if not length:
@@ -242,6 +247,8 @@ class TalkPart(ChatBase):
         return what
 
     async def _cut(self, summary: str, what: context.Plan) -> None:
+        from chatapp.history import blocks_of
+
         node = await self._session.cut(summary, what.meta(summary=bool(summary)))
         if node is None:
             raise CommandError("Another window is answering in this conversation: try again after its reply.")
@@ -259,6 +266,8 @@ class TalkPart(ChatBase):
     # Personas: system prompts with a name.
 
     async def use_persona(self, name: str) -> None:
+        from chatapp.picker import Choice, Picker
+
         shelf = personas()
         if not name:
             listed = [Choice(each, each, _first_line(shelf, each)) for each in shelf.names()]
@@ -275,6 +284,8 @@ class TalkPart(ChatBase):
 
     async def edit_persona(self, name: str) -> None:
         """On a screen of its own, beginning with what it is, else with the system prompt."""
+        from chatapp.writing_screen import WritingScreen
+
         shelf = personas()
         try:
             text = await asyncio.to_thread(shelf.read, name) if name in shelf.names() else self._session.system
@@ -321,6 +332,8 @@ class TalkPart(ChatBase):
         self.turns_changed()
 
     def _entry(self, name: str) -> Entry:
+        from chatapp.form import Entry
+
         held = self.turns.choices
         value = held.get(name)
         if value is None:
@@ -329,6 +342,13 @@ class TalkPart(ChatBase):
             source = "of this conversation" if name in held.here else "of all conversations"
         group = "Sampling" if name in choices.SAMPLING else "Thought and drafts"
         return Entry(name, value, source, group)
+
+
+def _read(name: str, word: str) -> Value:
+    """What a user writes for a parameter; `-` takes the choice away. Raises SettingsError."""
+    if word == "-":
+        return None
+    return choices.OFF if (name, word.lower()) == ("thinking_budget", choices.OFF) else settings.read(name, word)
 
 
 def presets() -> Shelf:
@@ -341,6 +361,8 @@ def personas() -> Shelf:
 
 def preset(name: str, text: str) -> dict[str, Value]:
     """The values of a preset's TOML. Raises CommandError."""
+    import tomllib
+
     try:
         body = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

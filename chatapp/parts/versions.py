@@ -7,8 +7,9 @@ from typing import ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 
-from chatapp.blocks import Block
+from chatapp.block import Block
 from chatapp.commands import CommandError
+from chatapp.key_names import key_of
 from chatapp.parts.base import ChatBase
 from chatapp.store import Node
 from chatapp.unsent import Unsent
@@ -43,7 +44,10 @@ class VersionsPart(ChatBase):
         self.composer.put(self.editing.content)
         self.composer.focus()
         self.composer.add_class("-editing")
-        self.composer.border_title = f"message {len(mine) - back + 1} of {len(mine)} anew · Esc leaves it as it was"
+        self.composer.border_title = (
+            f"message {len(mine) - back + 1} of {len(mine)} anew · "
+            f"{key_of(self, 'chat.stop', 'Esc')} leaves it as it was"
+        )
 
     def leave_edit(self) -> None:
         """The message stays as it was, and what was written before comes back."""
@@ -91,9 +95,33 @@ class VersionsPart(ChatBase):
         elif not mine:
             self._show_hint("no message was sent yet")
 
-    async def retry(self) -> None:
+    async def retry(self, back: int = 1) -> None:
+        """Another reply to the message that is `back` from the end; what came after it stays with the other version."""
+        mine = [place for place, node in enumerate(self._session.thread) if node.role == "user"]
+        if back > 1 and back > len(mine):
+            raise CommandError(f"You have sent {len(mine)} so far.")
+        if back == 1:
+            await self._reply_anew(None)
+        else:
+            await self._reply_anew(self._session.thread[mine[-back]].id)
+
+    async def action_retry_message(self) -> None:
+        """Another reply in place of the marked one, or to the marked message."""
+        cursor = self.transcript.cursor
+        if cursor is None or (node := cursor.node) is None:
+            return
+        await self.transcript.set_cursor(None)
+        self.composer.focus()
+        self._in_turn(lambda: self._reply_anew(node))
+
+    async def _reply_anew(self, node: int | None) -> None:
+        """In place of this reply, or of the reply to this message; None: of the last one."""
         await self.turns.stop()
-        self.turns.retry()
+        thread = self._session.thread
+        place = next((place for place, each in enumerate(thread) if each.id == node), len(thread))
+        replies = (each.id for each in thread[place:] if each.role == "assistant")
+        self.transcript.follow()
+        self.turns.retry(next(replies, None))
 
     async def go_on(self) -> None:
         if not self.turns.generating:

@@ -7,16 +7,16 @@ import asyncio
 from chatapp import files
 from chatapp.chips import mention
 from chatapp.commands import CommandError
-from chatapp.editor import EditorError, edit
 from chatapp.files import FileError
 from chatapp.parts.base import ChatBase
-from chatapp.picker import Choice, Picker
 
 
 class WritingPart(ChatBase):
     """Implements `commands.writing`."""
 
     async def write_in_editor(self) -> None:
+        from chatapp.editor import EditorError, edit
+
         composer = self.composer
         before = composer.message
         try:
@@ -28,6 +28,8 @@ class WritingPart(ChatBase):
         composer.focus()
 
     async def attach(self, path: str) -> None:
+        from chatapp.picker import Choice, Picker
+
         composer = self.composer
         if not path:
             found = await asyncio.to_thread(files.below, composer.chips.folder)

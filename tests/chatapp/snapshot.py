@@ -21,6 +21,7 @@ async def take(chat: Chat) -> str:
     """The screen as it is, in both themes."""
     looks: list[list[Strip]] = []
     for theme in THEMES:
+        assert theme in chat.app.themes
         chat.app.theme = theme
         await chat.pilot.pause()
         looks.append(chat.app.screen._compositor.render_strips())

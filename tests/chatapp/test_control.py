@@ -126,6 +126,25 @@ class TestParameters:
             await chat.ask("q")
         assert [request.thinking_budget for request in backend.requests] == [64, None]
 
+    async def test_none_here_whatever_the_settings_say(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path, ChatOptions(model=MODEL.path, thinking_budget=500)) as chat:
+            await chat.until(lambda: backend.model is not None)
+            await chat.ask("q")
+            await chat.send("/budget off")
+            await chat.until(lambda: "end by themselves" in chat.status())
+            await chat.ask("q")
+            conversation = chat.thread()[0].conversation_id
+            await chat.send("/new")
+            await chat.ask("q")
+            await chat.send(f"/resume {conversation}")
+            await chat.ask("q")
+            await chat.send("/budget -")
+            await chat.until(lambda: "after 500 tokens" in chat.status())
+            await chat.send("/set thinking_budget off")
+            await chat.until(lambda: "thinking_budget: off" in chat.status())
+        assert [request.thinking_budget for request in backend.requests] == [500, None, 500, None]
+
     async def test_thinking_is_remembered(self, tmp_path: Path) -> None:
         kept: list[Mapping[str, Value]] = []
         async with running(FakeBackend(), tmp_path, keep=kept.append) as chat:

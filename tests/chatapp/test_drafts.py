@@ -10,7 +10,8 @@ from fake_backend import MODEL, FakeBackend, Gate, end, say
 from harness import Chat, here, running
 from test_sanitize import is_harmless
 
-from chatapp.drafts import DraftRecord, DraftsView
+from chatapp.draft_record import DraftRecord
+from chatapp.drafts import DraftsView
 from chatapp.markdown import plain
 from chatapp.options import ChatOptions
 from runtime.protocol import Channel, Delta, Notice, Ready, Stats

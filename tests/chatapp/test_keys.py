@@ -94,9 +94,25 @@ class TestSettings:
             await chat.until(lambda: not chat.app.is_running)
 
 
+async def test_hints_name_the_keys_of_the_settings(tmp_path: Path) -> None:
+    wanted = Settings(keys={"chat.thinking": "f4,f5", "chat.interrupt": "f6", "sidebar.pin": "f8", "form.clear": "f9"})
+    async with running(FakeBackend(), tmp_path, settings=wanted, size=(140, 40)) as chat:
+        await chat.until(lambda: "F4 thinking" in chat.text())
+        assert "Ctrl+T" not in chat.text()
+        await chat.pilot.press("f6")
+        await chat.until(lambda: "F6 again quits" in chat.text())
+        await chat.pilot.press("ctrl+b")
+        await chat.until(lambda: "F8 pin  ^E title" in chat.text())
+        await chat.pilot.press("escape")
+        await chat.send("/settings")
+        await chat.until(lambda: "F9 takes away · Esc closes" in chat.text())
+
+
 async def test_the_command_shows_them_all_with_their_names(tmp_path: Path) -> None:
     async with running(FakeBackend(), tmp_path, size=(100, 90)) as chat:
         await chat.send("/keys")
+        await chat.until(lambda: "chat.interrupt" in chat.text())  # it begins at its top
+        await chat.pilot.press("ctrl+end")
         await chat.until(lambda: "[keys]" in chat.text() and "picker.next" in chat.text())
 
 

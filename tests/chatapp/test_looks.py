@@ -88,8 +88,7 @@ async def troubles(chat: Chat) -> None:
 
 async def help_page(chat: Chat) -> None:
     await chat.send("/help")
-    await chat.until(lambda: "//like this" in chat.words())
-    await chat.pilot.press("ctrl+home")
+    await chat.until(lambda: "Show the commands and keys" in chat.text())
 
 
 async def typed(chat: Chat) -> None:
@@ -108,6 +107,26 @@ async def wrong_value(chat: Chat) -> None:
 async def palette(chat: Chat) -> None:
     await chat.pilot.press("ctrl+p")
     await chat.until(lambda: chat.app.screen is not chat.screen)
+
+
+async def found(chat: Chat) -> None:
+    await chat.ask("Name three rivers, as a table.")
+    await chat.pilot.press("ctrl+f", *"river")
+    await chat.until(lambda: " of " in chat.text().split("find river")[-1])
+
+
+async def marked(chat: Chat) -> None:
+    await chat.ask("Name three rivers, as a table.")
+    await chat.pilot.press("ctrl+up")
+    await chat.until(lambda: "C copy" in chat.text())
+
+
+async def attached(chat: Chat) -> None:
+    folder = chat.screen.composer.chips.folder = chat.store.path.parent
+    (folder / "notes.md").write_text("A line.\n" * 40)
+    chat.screen.composer.insert_typed("\n".join(f"line {number}" for number in range(300)))
+    chat.screen.composer.insert_typed(" and @notes.md ")
+    await chat.until(lambda: "▤ notes.md" in chat.text())
 
 
 async def saved(chat: Chat) -> None:
@@ -152,6 +171,9 @@ SHOTS = {
     "no-model": Shot("ChatScreen", nothing, options=ChatOptions()),
     "conversation": Shot("ChatScreen", conversation, (REPLY,)),
     "thought": Shot("ChatScreen", running_thought, ([think("Rivers erode their outer banks. " * 12, 96), Gate()],)),
+    "found": Shot("ChatScreen", found, (REPLY,)),
+    "marked": Shot("ChatScreen", marked, (REPLY,)),
+    "attached": Shot("ChatScreen", attached),
     "troubles": Shot("ChatScreen", troubles, ([Notice("The file is odd."), Failed("No memory.", "memory")],)),
     "help": Shot("ChatScreen", help_page),
     "typed": Shot("ChatScreen", typed),

@@ -259,7 +259,7 @@ class TestSearch:
             await chat.send("a question")
             await gate.reached.wait()
             await chat.send("/find message 41")
-            await chat.until(lambda: "message 41" in chat.text())
+            await chat.until(lambda: any("message 41" in line for line in chat.lines()[:20]))
             seen = [line[:90].rstrip() for line in chat.lines()[:10]]
             gate.open()
             await chat.until(lambda: not chat.screen.turns.generating)

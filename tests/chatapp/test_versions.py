@@ -95,6 +95,34 @@ class TestVersions:
             await chat.until(lambda: "second try" in chat.text())
             assert "and then?" not in chat.text()
 
+    @pytest.mark.parametrize("way", ["command", "key"])
+    async def test_an_earlier_reply_is_made_anew_and_what_followed_stays_with_the_old_one(
+        self, way: str, tmp_path: Path
+    ) -> None:
+        backend = FakeBackend([say("first reply")], [say("below it")], [say("made anew")])
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("one")
+            await chat.ask("two")
+            if way == "command":
+                await chat.send("/retry 2")
+            else:
+                await chat.pilot.press("ctrl+up", "up", "up", "r")
+            await chat.until(lambda: "made anew" in chat.text())
+            await chat.idle()
+            assert sent(backend) == ["one"]
+            assert "‹ 2/2 ›" in chat.text()
+            assert "below it" not in chat.text()
+            await chat.pilot.press("alt+left")
+            await chat.until(lambda: "below it" in chat.text())
+            assert "first reply" in chat.text()
+
+    @pytest.mark.parametrize(("argument", "words"), [("3", "You have sent 2 so far."), ("x", "Write /retry, or")])
+    async def test_a_reply_that_is_not_there_is_told(self, argument: str, words: str, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await talked(chat)
+            await chat.send(f"/retry {argument}")
+            await chat.until(lambda: words in chat.words())
+
     async def test_without_versions_it_says_how_to_make_some(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             await chat.ask("q")
