@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from kernels.moe import route
-from kernels.op import Column, Op, OpTable
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 from runtime.probe import probe
@@ -20,10 +16,8 @@ pytest.importorskip("llvmlite")
 
 GOLDENS = Path(__file__).parent / "goldens"
 FLOAT32 = 1e-4
-# Of int8 activations, on dense models. Where experts are chosen, a near tie may fall the other way.
-INT8 = 0.04
+FIXTURES = {"dense": 1e-3, "moe": 2e-3}  # for float32, says their README; for activations in int8 0.04
 DENSE = ("f16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q2_K", "Q4_0", "Q5_1", "IQ4_XS", "IQ3_S")
-FLOATS = ("f16", "BF16")
 
 
 def distance(found: np.ndarray, known: np.ndarray) -> float:
@@ -59,62 +53,19 @@ def test_quantised_dense_files(fixtures: Path, quant: str, chunk: int | None) ->
     with np.load(fixtures / "dense-quants.npz") as known:
         ids = [int(i) for i in known["ids"]]
         found = probe(fixtures / f"dense-{quant}.gguf", ids, ops="cpu", chunk=chunk)
-        tolerance = 1e-3 if quant in FLOATS else INT8
-        assert distance(found["logits"][-4:], known[f"logits_{quant}"]) <= tolerance
-        assert distance(found["mtp_logits"][-4:], known[f"mtp_{quant}"]) <= tolerance
+        assert distance(found["logits"][-4:], known[f"logits_{quant}"]) <= FIXTURES["dense"]
+        assert distance(found["mtp_logits"][-4:], known[f"mtp_{quant}"]) <= FIXTURES["dense"]
 
 
-@pytest.mark.parametrize("quant", ["f16", "Q4_K_M", "IQ4_XS"])
-def test_quantised_files_with_experts(fixtures: Path, quant: str) -> None:
-    with np.load(fixtures / "moe-quants.npz") as known:
-        logits = probe(fixtures / f"moe-{quant}.gguf", [int(i) for i in known["ids"]], ops="cpu")["logits"][-4:]
-        wanted = known[f"logits_{quant}"]
-    best = np.sort(wanted, axis=-1)
-    clear = best[:, -1] - best[:, -2] > 0.5
-    assert clear.any()
-    assert (logits.argmax(-1) == wanted.argmax(-1))[clear].all()
-
-
-class Routed:
-    """A column of the op table with a router of the test's own."""
-
-    def __init__(self, table: OpTable, router: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> None:
-        self._table, self._router = table, router
-
-    def __getitem__(self, op: Op[Any, Any]) -> Callable[..., Any]:
-        return self._router if op is route else self._table[op]
-
-
-def routed_logits(path: Path, ops: Column, ids: list[int], router: Callable[..., Any]) -> np.ndarray:
-    model = load_model(path, ops, threads=1).model
-    for block in model.trunk.blocks:
-        block.ffn.ops = Routed(model.ops, router)  # type: ignore[assignment]
-    return model.logits(model.forward(ids, model.new_state())[-4:]).numpy()
-
-
+@pytest.mark.parametrize("chunk", [None, 1])
 @pytest.mark.parametrize("quant", ["f16", "Q4_K_M", "IQ4_XS", "MXFP4"])
-def test_experts_differ_only_at_near_ties(fixtures: Path, quant: str) -> None:
-    """With the experts that the reference chooses, all is inside the tolerance; its choice is nearly this column's."""
-    path, chosen = fixtures / f"moe-{quant}.gguf", []
+def test_quantised_files_with_experts(fixtures: Path, quant: str, chunk: int | None) -> None:
+    """With experts of its own choice: a near tie that falls the other way would show."""
     with np.load(fixtures / "moe-quants.npz") as known:
-        ids, wanted = [int(i) for i in known["ids"]], known[f"logits_{quant}"]
-
-    def watch(logits: torch.Tensor, used: int) -> tuple[torch.Tensor, torch.Tensor]:
-        weights, experts = route.reference(logits, used)
-        chosen.append(experts)
-        return weights, experts
-
-    def follow(logits: torch.Tensor, used: int) -> tuple[torch.Tensor, torch.Tensor]:
-        experts = chosen.pop(0)
-        of_chosen = logits.gather(1, experts)
-        passed_over = logits.topk(used).values[:, -1] - of_chosen.amin(1)
-        # four deviations of the difference of two logits, each inside the tolerance: thousands of choices are made
-        assert passed_over.max() <= 4 * 2**0.5 * INT8 * logits.std()
-        return of_chosen.softmax(-1), experts
-
-    assert distance(routed_logits(path, "reference", ids, watch), wanted) <= 1e-3
-    assert distance(routed_logits(path, "cpu", ids, follow), wanted) <= (1e-3 if quant in FLOATS else INT8)
-    assert not chosen
+        ids = [int(i) for i in known["ids"]]
+        found = probe(fixtures / f"moe-{quant}.gguf", ids, ops="cpu", chunk=chunk)
+        assert distance(found["logits"][-4:], known[f"logits_{quant}"]) <= FIXTURES["moe"]
+        assert distance(found["mtp_logits"][-4:], known[f"mtp_{quant}"]) <= FIXTURES["moe"]
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,27 @@ def prepared(f: Function, codes: Value, *, signed: bool) -> Value:
     return codes ^ -128 if bias(f, signed=signed) else codes
 
 
-def dot(f: Function, total: Value, codes: Value, x: Value, *, signed: bool) -> Value:
-    """total[16] + Σ of 4 products each: `codes` prepared bytes [16·4], x four int8 as int32, the same for all rows."""
-    spread = x.splat()
+def dot(
+    f: Function, totals: tuple[Value, Value], codes: Value, high: Value, low: Value, *, signed: bool
+) -> tuple[Value, Value]:
+    """Two totals [16], which mean 128·the first + the second, + Σ of 4 products each of `codes`, prepared bytes [16·4],
+    and 128·high + low: four int8 as int32 both, the same for all rows.
+    """
+    if f.target.dot == "plain":
+        wide = vector(i32, 4 * LANES)
+        x = (high.splat().bitcast(codes.type).sext(wide) << 7) + low.splat().bitcast(codes.type).sext(wide)
+        return totals[0], _dot_plain(totals[1], codes, x)
+    first, second = (
+        _dot(f, total, codes, x.splat(), signed=signed) for total, x in zip(totals, (high, low), strict=True)
+    )
+    return first, second
+
+
+def together(totals: tuple[Value, Value]) -> Value:
+    return (totals[0] << 7) + totals[1]
+
+
+def _dot(f: Function, total: Value, codes: Value, spread: Value, *, signed: bool) -> Value:
     if f.target.dot == "avx512vnni":
         name, bytes_ = "llvm.x86.avx512.vpdpbusd.512", vector(i8, 64)
         return f.call(name, _WORDS, total, codes, spread.bitcast(bytes_))
@@ -48,12 +66,10 @@ def dot(f: Function, total: Value, codes: Value, x: Value, *, signed: bool) -> V
     if f.target.dot == "avx2":
         half = spread.pick(range(8)).bitcast(vector(i8, 32))
         return _in_parts(2, lambda t, c: _dot_avx2(f, t, c, half, signed=signed), total, codes)
-    if f.target.dot == "neon":
-        quarter = spread.pick(range(4)).bitcast(vector(i8, 16))
-        return _in_parts(
-            4, lambda t, c: f.call("llvm.aarch64.neon.sdot.v4i32.v16i8", vector(i32, 4), t, c, quarter), total, codes
-        )
-    return _dot_plain(total, codes, spread.bitcast(codes.type))
+    quarter = spread.pick(range(4)).bitcast(vector(i8, 16))
+    return _in_parts(
+        4, lambda t, c: f.call("llvm.aarch64.neon.sdot.v4i32.v16i8", vector(i32, 4), t, c, quarter), total, codes
+    )
 
 
 def _dot_avx2(f: Function, total: Value, codes: Value, x: Value, *, signed: bool) -> Value:
@@ -68,7 +84,7 @@ def _dot_avx2(f: Function, total: Value, codes: Value, x: Value, *, signed: bool
 
 def _dot_plain(total: Value, codes: Value, x: Value) -> Value:
     wide = vector(i32, 4 * LANES)
-    products = codes.sext(wide) * x.sext(wide)  # unsigned codes are below 128
+    products = codes.sext(wide) * x  # unsigned codes are below 128
     for i in range(4):
         total = total + products.pick(range(i, 4 * LANES, 4))
     return total

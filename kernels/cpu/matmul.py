@@ -1,29 +1,39 @@
-"""x·Wᵀ for packed weights: activations to int8 in groups of 32, then dot products of bytes over panels of 16 rows.
+"""x·Wᵀ for packed weights: activations to 15 bits in groups of 32, then dot products of bytes over panels of 16 rows.
+
+An activation is scale·(128·a + b), a and b bytes, so each weight that was loaded is multiplied twice: 128 times nearer
+to float32 than bytes alone, which other engines use.
 
 One pass over the weights serves 1 to 5 rows of x (a token, or a draft to verify) or tiles of 8 (prefill). Within a tile
-of R rows, x is [K/4, R] of four int8, beside [K/32, R] of `_META` numbers of 32 bits about each group.
+of R rows, x is [K/4, R, 2] of four a and four b, beside [K/32, R] of `_META` numbers of 32 bits about each group.
 
-Measured on one core of an EPYC with AVX512-VNNI, in processor time: Q4_K from memory 20–22 GB/s, all that the memory
-gives one core, and 71 G weights/s from the cache; tiles of 8 do 150 G products/s. There, asking for weights ahead of
-time (prefetch) lost a third on Q4_K and large pages gained nothing. On two cores of a Xeon Q4_K and Q6_K came at 17.7
-and 15.7 GB/s; in large pages at 21.2 and 19.4; asked for ahead of time too, at 25.4 and 25.1, of 26.7 that the memory
-gives.
+Measured on one core of an EPYC with AVX512-VNNI, in processor time and with activations of 8 bits: Q4_K from memory
+20–22 GB/s, all that the memory gives one core, and 71 G weights/s from the cache; tiles of 8 did 150 G products/s.
+There, asking for weights ahead of time (prefetch) lost a third on Q4_K and large pages gained nothing. On two cores of
+a Xeon Q4_K and Q6_K came at 17.7 and 15.7 GB/s; in large pages at 21.2 and 19.4; asked for ahead of time too, at 25.4
+and 25.1, of 26.7 that the memory gives.
+
+The second product of each weight costs one row nothing, since the memory is slower still (23 GB/s for one core of the
+Xeon, in either case); five rows of Q4_K go through 11 GB/s in place of 16, and many through 100 G products/s in place
+of 150.
 """
 
 from __future__ import annotations
 
 from llvmlite import ir
 
-from kernels.cpu.dot import bias, dot, prepared
+from kernels.cpu.dot import bias, dot, prepared, together
 from kernels.cpu.formats import FORMATS, Block, LaneBlock, layout
-from kernels.cpu.ir import LANES, Function, Value, f32, half, i8, i16, i32, i64, single, vector
+from kernels.cpu.ir import LANES, Function, Value, Variable, f32, half, i8, i16, i32, i64, single, vector
 from kernels.cpu.isa import Target
 
 FEW = 5  # rows that have a version of their own
 TILE = 8  # rows of a tile beyond that
 SEGMENT = 512  # activations that are quantised in one piece
 
-# Of a group: its scale; scale·Σq of the whole and of its halves; −Σq of the same, as integers.
+# 128·a + b at most, with a of −127 … 127 and b of −64 … 63: pairs of their products with bytes fit 16 bits.
+LARGEST = 16319
+
+# Of a group: its scale; scale·Σq of the whole and of its halves; −Σq of the same, as integers, for q = 128·a + b.
 _META = 8
 _SCALE, _SUM, _NEGATIVE = 0, 1, 4
 
@@ -33,7 +43,7 @@ def tile_rows(rows: int) -> int:
 
 
 def quantise(module: ir.Module, target: Target, name: str, tile: int) -> None:
-    """Words: x [T, K], row stride in bytes, K, q, meta. A piece is one segment of one row."""
+    """Words: x [T, K], row stride in bytes, K, q [2·K a row], meta. A piece is one segment of one row."""
     f = Function(module, target, name)
     x, stride, columns, q, meta = (f.word(i) for i in range(5))
     segments = (columns + (SEGMENT - 1)) / SEGMENT
@@ -47,17 +57,20 @@ def quantise(module: ir.Module, target: Target, name: str, tile: int) -> None:
         # Compared as integers, NaN is the largest number of all, and so makes the whole group NaN.
         bits = [h.bitcast(vector(i32, LANES)) & 0x7FFFFFFF for h in halves]
         largest = f.call("llvm.vector.reduce.umax.v16i32", i32, bits[0].larger(bits[1])).bitcast(single)
-        scale = largest / 127.0
-        inverse = (largest > 0.0).choose(127.0 / largest, 0.0).splat()
+        scale = largest / float(LARGEST)
+        inverse = (largest > 0.0).choose(float(LARGEST) / largest, 0.0).splat()
         sums = []
         for i, h in enumerate(halves):
             rounded = f.call("llvm.rint.v16f32", f32(), h * inverse)
             whole = Value(f, f.b.fptosi(rounded.v, vector(i32, LANES)))
             sums.append(whole.sum())
-            fours = whole.trunc(vector(i8, LANES)).bitcast(vector(i32, 4))
+            high, low = (whole + 64) >> 7, ((whole + 64) & 127) - 64
+            fours = [part.trunc(vector(i8, LANES)).bitcast(vector(i32, 4)) for part in (high, low)]
             for j in range(4):
                 unit = group * 8 + (4 * i + j)
-                f.store(q + first * columns + (unit * tile + lane) * 4, fours.lane(j))
+                to = q + first * columns * 2 + (unit * tile + lane) * 8
+                for level, four in enumerate(fours):
+                    f.store(to + 4 * level, four.lane(j))
         about = meta + first * groups * (4 * _META) + (group * tile + lane) * (4 * _META)
         f.store(about + 4 * _SCALE, scale)
         for i, total in enumerate((sums[0] + sums[1], *sums)):
@@ -70,22 +83,21 @@ def matmul(module: ir.Module, target: Target, name: str, format_: str, tile: int
     """Words: panels, q, meta, out [T, N], N, K, T, panels a piece. A piece is a run of panels."""
     f = Function(module, target, name)
     weights, q, meta, out, rows, columns, tokens, share = (f.word(i) for i in range(8))
-    form = FORMATS[format_]
     panels = (rows + (LANES - 1)) / LANES
-    blocks = columns / form.block
     start = f.piece * share
+    stage = _Stage(f, format_) if tile > FEW else None
     for panel in f.range(start, (start + share).smaller(panels)):
-        at = weights + panel * blocks * layout(format_).nbytes
-        for first in f.range(0, tokens, tile):
-            sums = _tile(f, format_, tile, at, q + first * columns, meta + first * columns * (_META // 8), blocks)
-            for t, total in enumerate(sums):
-                to = out + ((first + t) * rows + panel * LANES) * 4
-                if tile <= FEW:
-                    _store_rows(f, to, total, rows - panel * LANES)
-                else:
-                    with f.when(first + t < tokens):
-                        _store_rows(f, to, total, rows - panel * LANES)
+        at, to, count = weights + panel * _panel(f, format_, columns), out + panel * (4 * LANES), rows - panel * LANES
+        if stage:
+            _panel_of_many(f, stage, tile, at, q, meta, to, 4 * rows, count, columns, tokens)
+            continue
+        for t, total in enumerate(_few(f, format_, tile, at, q, meta, columns / FORMATS[format_].block)):
+            _store_rows(f, to + t * rows * 4, total, count)
     f.finish()
+
+
+def _panel(f: Function, format_: str, columns: Value) -> Value:
+    return columns / FORMATS[format_].block * layout(format_).nbytes
 
 
 def _store_rows(f: Function, to: Value, numbers: Value, count: Value) -> None:
@@ -100,14 +112,117 @@ def _store_rows(f: Function, to: Value, numbers: Value, count: Value) -> None:
                 f.store(to + 4 * i, f.load(place + 4 * i, single))
 
 
-def _tile(f: Function, format_: str, tile: int, weights: Value, q: Value, meta: Value, blocks: Value) -> list[Value]:
+def _load_rows(f: Function, at: Value, count: Value) -> Value:
+    """16 numbers, of which the first `count` are loaded."""
+    found = f.variable(f.zero(f32()))
+    with f.b.if_else((count >= LANES).v) as (whole, part):
+        with whole:
+            found.value = f.load(at, f32())
+        with part:
+            place = f.scratch(4 * LANES)
+            for i in f.range(0, count):
+                f.store(place + 4 * i, f.load(at + 4 * i, single))
+            found.value = f.load(place, f32())
+    return found.value
+
+
+# Weights for many rows are first unpacked, codes to bytes and scales to float32, and then multiplied in a loop short
+# enough to be kept decoded. With all groups of a block written out for 8 rows at once, the code itself was read at 16
+# bytes a cycle, a product being 11 of them: 80 G products/s on one core of a Xeon in place of 100.
+
+_STAGED = 2048  # columns that are unpacked at a time
+
+
+class _Stage:
+    """Room for a part of a panel unpacked: w = scale·code − minimum."""
+
+    def __init__(self, f: Function, format_: str) -> None:
+        self._f = f
+        self.format_, self.form = format_, FORMATS[format_]
+        self._zero = self.form.zero + bias(f, signed=self.form.signed)
+        self.has_minimum = bool(self._zero or self.form.dmin)
+        groups = _STAGED // self.form.group
+        self.codes, self.scales = f.scratch(LANES * _STAGED), f.scratch(4 * LANES * groups)
+        self.minima = f.scratch(4 * LANES * groups if self.has_minimum else 64)
+
+    def fill(self, panel: Value, first: Value, last: Value) -> None:
+        """With columns first … last−1, whole blocks."""
+        f, form = self._f, self.form
+        place = layout(self.format_)
+        begin = first / form.block
+        for index in f.range(begin, last / form.block):
+            block = Block(f, panel + index * place.nbytes, place.places)
+            group, weight = ((index - begin) * (form.block // size) for size in (form.group, 4))
+            for i in range(form.block // 4):
+                code = prepared(f, form.codes(block, 4 * i), signed=form.signed)
+                f.store(self.codes + (weight + i) * (4 * LANES), code, 64)
+            d = form.d(block)
+            dmin = form.dmin(block) if form.dmin else None
+            for i in range(form.block // form.group):
+                scale = d * form.scale(block, i) if form.scale else d
+                f.store(self.scales + (group + i) * (4 * LANES), scale, 64)
+                minimum = dmin * form.minimum(block, i) if dmin and form.minimum else dmin
+                if self._zero:
+                    minimum = scale * float(self._zero) + minimum if minimum else scale * float(self._zero)
+                if minimum:
+                    f.store(self.minima + (group + i) * (4 * LANES), minimum, 64)
+
+    def add(self, totals: list[Variable], x: Value, about: Value, columns: Value) -> None:
+        """Products of the first `columns` with as many activations are added to the rows' totals."""
+        f, form, tile = self._f, self.form, len(totals)
+        subs, each = 32 // form.group, form.group // 4
+        for index in f.range(0, columns / 32):
+            codes_at, scale_at = self.codes + index * (32 * LANES), index * (4 * LANES * subs)
+            for sub in range(subs):
+                at = [codes_at + 4 * LANES * (sub * each + i) for i in range(each)]
+                codes = [f.load(place, vector(i8, 4 * LANES), 64) for place in at]
+                scale = f.load(self.scales + scale_at + 4 * LANES * sub, f32(), 64)
+                minimum = None
+                if self.has_minimum:
+                    minimum = f.load(self.minima + scale_at + 4 * LANES * sub, f32(), 64)
+                for t in range(tile):
+                    place = about + (index * tile + t) * (4 * _META)
+                    four = x + index * (64 * tile) + (sub * each * tile + t) * 8
+                    sums = (f.zero(vector(i32, LANES)),) * 2
+                    for i, code in enumerate(codes):
+                        sums = dot(f, sums, code, *_both(f, four + 8 * tile * i), signed=form.signed)
+                    part = together(sums).float() * f.load(place + 4 * _SCALE, single, 4).splat()
+                    total = part * scale + totals[t].value
+                    if minimum:
+                        total = (
+                            total - f.load(place + 4 * (_SUM + _which(form.group, sub)), single, 4).splat() * minimum
+                        )
+                    totals[t].value = total
+
+
+def _panel_of_many(
+    f: Function, stage: _Stage, tile: int, panel: Value, q: Value, meta: Value, out: Value, stride: Value,
+    count: Value, columns: Value, tokens: Value,
+) -> None:  # fmt: skip
+    """A panel's products with all tiles; `count` rows of it go to `out`, rows of `stride` bytes."""
+    for begin in f.range(0, columns, _STAGED):
+        end = (begin + _STAGED).smaller(columns)
+        stage.fill(panel, begin, end)
+        for first in f.range(0, tokens, tile):
+            totals = [f.variable(f.zero(f32())) for _ in range(tile)]
+            with f.when(begin > 0):
+                for t, total in enumerate(totals):
+                    with f.when(first + t < tokens):
+                        total.value = _load_rows(f, out + (first + t) * stride, count)
+            x = q + first * columns * 2 + begin * (2 * tile)
+            stage.add(totals, x, meta + (first * columns + begin * tile) * (_META // 8), end - begin)
+            for t, total in enumerate(totals):
+                with f.when(first + t < tokens):
+                    _store_rows(f, out + (first + t) * stride, total.value, count)
+
+
+def _few(f: Function, format_: str, tile: int, weights: Value, q: Value, meta: Value, blocks: Value) -> list[Value]:
     """Sums [16] of each row of the tile over all blocks of a panel."""
     form = FORMATS[format_]
     totals = [f.variable(f.zero(f32())) for _ in range(tile)]
-    ahead = f.target.ahead if tile <= FEW else 0  # larger tiles pass over each panel several times
     for index in f.range(0, blocks):
-        block = Block(f, weights + index * layout(format_).nbytes, layout(format_).places, ahead)
-        x = q + index * (form.block * tile)
+        block = Block(f, weights + index * layout(format_).nbytes, layout(format_).places, f.target.ahead)
+        x = q + index * (2 * form.block * tile)
         about = meta + index * (form.block // 32 * tile * 4 * _META)
         scaled = [f.zero(f32())] * tile
         below = [f.zero(f32())] * tile
@@ -136,23 +251,28 @@ def _which(group_size: int, group: int) -> int:
 
 
 def _group(f: Function, format_: str, block: Block, group: int, tile: int, x: Value, about: Value) -> list[Value]:
-    """Σ (code − zero)·q over a group: int32 [16] for each row of the tile."""
+    """Σ (code − zero)·(128·a + b) over a group: int32 [16] for each row of the tile."""
     form = FORMATS[format_]
     zero = form.zero + bias(f, signed=form.signed)
+    weights = range(group * form.group, (group + 1) * form.group, 4)
+    codes = [prepared(f, form.codes(block, weight), signed=form.signed) for weight in weights]
     products = []
     for t in range(tile):
+        start = f.zero(vector(i32, LANES))
         if zero:
             place = about + (group * form.group // 32 * tile + t) * 4 * _META
             negative = f.load(place + 4 * (_NEGATIVE + _which(form.group, group)), i32, 4)
-            products.append((negative * zero).splat())
-        else:
-            products.append(f.zero(vector(i32, LANES)))
-    for weight in range(group * form.group, (group + 1) * form.group, 4):
-        codes = prepared(f, form.codes(block, weight), signed=form.signed)
-        for t in range(tile):
-            four = f.load(x + weight * tile + 4 * t, i32, 4)
-            products[t] = dot(f, products[t], codes, four, signed=form.signed)
+            start = (negative * zero).splat()
+        sums = f.zero(vector(i32, LANES)), start
+        for weight, four in zip(weights, codes, strict=True):
+            sums = dot(f, sums, four, *_both(f, x + 2 * weight * tile + 8 * t), signed=form.signed)
+        products.append(together(sums))
     return products
+
+
+def _both(f: Function, at: Value) -> tuple[Value, Value]:
+    """Four a and four b."""
+    return f.load(at, i32, 4), f.load(at + 4, i32, 4)
 
 
 # Plain numbers stay where they are, row after row, and are multiplied as float32.
@@ -235,7 +355,9 @@ def experts(module: ir.Module, target: Target, name: str, kind: str) -> None:
             form = FORMATS[kind]
             blocks = columns / form.block
             panel = of_expert + index * blocks * layout(kind).nbytes
-            [numbers] = _tile(f, kind, 1, panel, x + source * columns, meta + source * columns * (_META // 8), blocks)
+            [numbers] = _few(
+                f, kind, 1, panel, x + source * columns * 2, meta + source * columns * (_META // 8), blocks
+            )
             _store_rows(f, to, numbers, rows - index * LANES)
     f.finish()
 

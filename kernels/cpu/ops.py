@@ -232,7 +232,7 @@ def _quantised(machine: Machine, x: Tensor, tile: int, group: int = 1) -> tuple[
     _, matmul, _ = _native()
     tokens, columns = x.shape
     padded = -(-tokens // tile) * tile
-    q, meta = torch.empty(padded * columns, dtype=torch.int8), torch.empty(padded * columns // 4)
+    q, meta = torch.empty(2 * padded * columns, dtype=torch.int8), torch.empty(padded * columns // 4)
     segments = -(-columns // matmul.SEGMENT)
     machine.call(matmul.quantise, (tile,), tokens * segments, x, 4 * columns, columns, q, meta, group=group)
     return q, meta, tile

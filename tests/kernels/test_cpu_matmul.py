@@ -1,4 +1,4 @@
-"""Products with every packed type on every kind of processor, against gguf-py's weights and int8 activations."""
+"""Products with every packed type on every kind of processor, against gguf-py's weights and activations of 15 bits."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ TYPES = list(FORMATS)
 LIGHT = ["Q4_0", "Q5_1", "Q8_0", "MXFP4"]  # that between them use all that a kind of processor does its own way
 
 
-def int8(x: torch.Tensor) -> torch.Tensor:
-    """x as groups of 32 int8 with a scale have it."""
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    """x as groups of 32 integers with a scale have it."""
     groups = x.double().view(len(x), -1, 32)
-    scale = groups.abs().amax(-1, keepdim=True) / 127
+    scale = groups.abs().amax(-1, keepdim=True) / (127 * 128 + 63)
     return torch.nan_to_num((groups / scale).round() * scale).view_as(x)
 
 
 def product(machine: Machine, rows: int, weight: QuantTensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The native product, and the exact one of the same int8 activations."""
+    """The native product, and the exact one of the same rounded activations."""
     x = torch.randn(rows, weight.shape[1], generator=torch.Generator().manual_seed(rows))
-    exact = int8(x) if weight.type.name in FORMATS else x.double()
+    exact = rounded(x) if weight.type.name in FORMATS else x.double()
     return OpTable("cpu", machine)[quant_matmul](x, weight), exact @ weight.dequantize().double().T
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """To float32's rounding; one activation of 4,000 may fall on the other side of a half."""
+    """To float32's rounding, of which a few activations fall on the other side of a half."""
     return bool((found - wanted).norm() <= 2e-5 * wanted.norm())
 
 
@@ -98,9 +98,35 @@ def test_the_largest_products_do_not_saturate(machine: Machine, dot: str) -> Non
         pytest.skip(str(reason))
     block = torch.tensor([0, 60, *([128] * 32)], dtype=torch.uint8)  # d = 1, all q = −128
     weight = QuantTensor(block.repeat(16, 1), QUANTS["Q8_0"], (16, 32))
-    x = torch.full((1, 32), 127.0)
-    for each in (machine, narrow):
-        assert OpTable("cpu", each)[quant_matmul](x, weight).eq(-128 * 127 * 32).all()
+    for sign in (1, -1):
+        x = torch.full((1, 32), sign * 16319 / 128)  # which makes the scale a power of two, and all a = ±127
+        for each in (machine, narrow):
+            assert OpTable("cpu", each)[quant_matmul](x, weight).eq(-sign * 16319 * 32).all()
+
+
+@pytest.mark.parametrize("rows", [1, 12])
+def test_activations_lose_next_to_nothing(machine: Machine, rows: int) -> None:
+    """Rounding to 1/16,319 of a group's largest, evenly spread: 1/√12 of that, of numbers that are 2 to 3 times smaller
+    than their largest.
+    """
+    weight = random_weights("Q8_0", 48, 32)
+    x = torch.randn(rows, weight.shape[1], generator=torch.Generator().manual_seed(3))
+    wanted = x.double() @ weight.dequantize().double().T
+    error = (OpTable("cpu", machine)[quant_matmul](x, weight) - wanted).norm() / wanted.norm()
+    assert error <= 3 / 16319 / 12**0.5
+
+
+@pytest.mark.parametrize("columns", [32, 480, 512, 544, 1504])
+@pytest.mark.parametrize("rows", [6, 8, 19])
+def test_many_rows_of_any_width(machine: Machine, rows: int, columns: int) -> None:
+    """Weights for many rows are unpacked in pieces, of which the last may be short."""
+    for name, panel_rows in (("Q4_1", 21), ("Q8_0", 32)):
+        assert close(*product(machine, rows, random_weights(name, panel_rows, columns // 32)))
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_many_rows(machine: Machine, name: str) -> None:
+    assert close(*product(machine, 9, random_weights(name, 37, 3)))
 
 
 @pytest.mark.parametrize("name", [*TYPES, *matmul.PLAIN])
@@ -123,7 +149,7 @@ def test_weights_of_several_types_side_by_side(machine: Machine) -> None:
     weights = tuple(w if w.shape[1] == 256 else random_weights("F32", 5, 256) for w in weights)
     x = torch.randn(2, 256, generator=torch.Generator().manual_seed(0))
     for found, weight in zip(OpTable("cpu", machine)[projections](x, weights), weights, strict=True):
-        exact = int8(x) if weight.type.name in FORMATS else x.double()
+        exact = rounded(x) if weight.type.name in FORMATS else x.double()
         assert close(found, exact @ weight.dequantize().double().T)
 
 
