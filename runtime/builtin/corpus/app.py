@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from random import Random
 from typing import get_args
 
 from runtime.builtin.corpus.dialogue import Turn
-from runtime.builtin.corpus.grammar import Phrases, gerund, led, listed, words
+from runtime.builtin.corpus.grammar import Phrases, gerund, led, listed, third_person, words
 from runtime.builtin.corpus.registry import World, intent
 from runtime.builtin.corpus.talk import load
 from runtime.builtin.corpus.tour import Entry, Kind, Tour
@@ -21,9 +22,15 @@ SYNONYMS: dict[str, str] = WISHES_TABLES.pop("words")
 MAIN = WISHES_TABLES.pop("main")
 # Names that mean more than one thing: without a mark or their kind they are questions of another sort.
 ORDINARY = (*words("think thinking draft drafts model models context system theme help"), "context length")
-# How often a wish comes as an infinitive, a gerund, a noun or a sentence of its own.
-FORMS = {"do": 12, "doing": 3, "thing": 6, "plight": 4}
-FRAME_OF = {"do": ("how", "i"), "doing": ("doing", "g"), "thing": ("thing", "t"), "plight": ("plight", "p")}
+# How often a wish comes as an infinitive, "deleting a chat", "deletes a chat", a noun, or a sentence of its own.
+FORMS = {"do": 12, "doing": 3, "does": 3, "thing": 6, "plight": 4}
+FRAME_OF = {
+    "do": ("how", "i"),
+    "doing": ("doing", "g"),
+    "does": ("does", "s"),
+    "thing": ("thing", "t"),
+    "plight": ("plight", "p"),
+}
 KIND_WORDS = {
     "command": ("command", "command", "slash command", "key", "shortcut"),
     "key": ("key", "key", "shortcut", "hotkey", "command"),
@@ -37,17 +44,17 @@ def forms(table: dict[str, str]) -> dict[str, Phrases]:
         form: Phrases(re.sub(r"<(\w+)>", lambda m: SYNONYMS[m[1]], table[form])) for form in FORMS if form in table
     }
     if "do" in filled:
-        filled["doing"] = Phrases(map(_doing, filled["do"].templates))
+        filled["doing"] = Phrases(inflected(t, gerund) for t in filled["do"].templates)
+        filled["does"] = Phrases(inflected(t, third_person) for t in filled["do"].templates)
     return filled
 
 
-def _doing(template: str) -> str:
-    """The template of an infinitive, or of several to choose from, as a gerund."""
+def inflected(template: str, inflect: Callable[[str], str]) -> str:
+    """The template of an infinitive, or of several to choose from, with another form of the verb."""
     match = re.match(r"\[([^\[\]]*)\]|[\w-]+", template)
     assert match, template
-    verbs = (match[1] or match[0]).split("|")
-    gerunds = "|".join(re.sub(r"^[\w-]+", lambda m: gerund(m[0]), verb) for verb in verbs)
-    return f"[{gerunds}]{template[match.end() :]}" if match[1] else gerunds + template[match.end() :]
+    verbs = "|".join(re.sub(r"^[\w-]+", lambda m: inflect(m[0]), verb) for verb in (match[1] or match[0]).split("|"))
+    return f"[{verbs}]{template[match.end() :]}"
 
 
 WISHES = {name: forms(table) for name, table in WISHES_TABLES.items()}

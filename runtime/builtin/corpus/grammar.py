@@ -199,6 +199,15 @@ def gerund(verb: str) -> str:
     return f"{verb[:-1] if verb.endswith('e') and not verb.endswith(('ee', 'be')) else verb}ing"
 
 
+def third_person(verb: str) -> str:
+    """`deletes` of `delete`."""
+    if verb in ("have", "be"):
+        return {"have": "has", "be": "is"}[verb]
+    if verb.endswith("y") and verb[-2] not in "aeou":
+        return f"{verb[:-1]}ies"
+    return f"{verb}{'es' if verb.endswith(('s', 'sh', 'ch', 'x', 'z', 'o')) else 's'}"
+
+
 def sentence(text: str) -> str:
     """With a capital first letter."""
     return text[:1].upper() + text[1:]

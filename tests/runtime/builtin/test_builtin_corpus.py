@@ -28,7 +28,7 @@ from runtime.builtin.corpus import (
     values,
 )
 from runtime.builtin.corpus.dialogue import Dialogue, Turn, segments
-from runtime.builtin.corpus.grammar import Phrases, expand, gerund, normal
+from runtime.builtin.corpus.grammar import Phrases, expand, gerund, normal, third_person
 from runtime.builtin.corpus.mix import BY_NAME, INTENTS, SHARES, dialogue
 from runtime.builtin.corpus.registry import World
 from runtime.builtin.evaluate import SUBJECTS, cases
@@ -310,11 +310,14 @@ def test_a_template_expands_and_matches_itself() -> None:
     assert not phrases.matches("would you tell me the time")
 
 
-def test_gerunds_are_those_of_english() -> None:
+def test_verbs_are_inflected_as_in_english() -> None:
     verbs = {"delete": "deleting", "see": "seeing", "stop": "stopping", "copy": "copying", "tie": "tying"}
     assert {v: gerund(v) for v in verbs} == verbs
-    doing = app.forms({"do": "[get rid of|drop] the {x}\nmake it dark"})["doing"].templates
-    assert doing == ("[getting rid of|dropping] the {x}", "making it dark")
+    verbs = {"delete": "deletes", "copy": "copies", "fix": "fixes", "go": "goes", "have": "has", "display": "displays"}
+    assert {v: third_person(v) for v in verbs} == verbs
+    forms = app.forms({"do": "[get rid of|drop] the {x}\nmake it dark"})
+    assert forms["doing"].templates == ("[getting rid of|dropping] the {x}", "[making] it dark")
+    assert forms["does"].templates == ("[gets rid of|drops] the {x}", "[makes] it dark")
 
 
 def test_values_stay_as_they_are_under_typing_noise() -> None:
