@@ -15,6 +15,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -137,15 +138,17 @@ def _run(arguments: Arguments) -> int:
 
 
 def _chat(arguments: Arguments, options: ChatOptions, saved: Settings, servers: Mapping[str, profiles.Profile]) -> int:
-    store = Store(paths.database_path())
+    gc.disable()  # all that is made up to the first paint stays, so looking for garbage only delays it
+    with ThreadPoolExecutor(1) as beside:
+        opening = beside.submit(Store, paths.database_path())  # it waits for the disk, and for more if it is new
+        from chatapp.app import QwenChat  # its import takes longer than all else here
+
+        store = opening.result()
     options = _with_conversation(options, arguments, store)
     options = dataclasses.replace(options, snapshots=str(paths.snapshots_path()))
     if arguments.conversation:
         options = dataclasses.replace(options, conversation_id=store.named(arguments.conversation).id)
     options = _where_it_was(options, store)
-    gc.disable()  # all that is made up to the first paint stays, so looking for garbage only delays it
-    from chatapp.app import QwenChat  # its import takes longer than all else here
-
     app = QwenChat(_backend(servers), store, saved, options, keep=partial(settings.update, paths.settings_path()))
     app.run()
     store.close()

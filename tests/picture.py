@@ -45,7 +45,7 @@ async def take() -> str:
             model=str(BUILT_IN_MODEL), thinking=True, sampling=Sampling(temperature=0, presence_penalty=0)
         )
         app = QwenChat(backend, store, Settings(), options)  # type: ignore[arg-type]
-        async with app.run_test(size=(92, 28)) as pilot:
+        async with app.run_test(size=(92, 35)) as pilot:
             chat = Chat(app, pilot, backend, store)  # type: ignore[arg-type]
             await asyncio.wait_for(_talk(chat), 300)
             picture = app.export_screenshot(title="qwenchat")
@@ -154,8 +154,11 @@ async def take_screen(name: str, theme: str, size: tuple[int, int]) -> str:
     shot = SHOTS[name]
     with tempfile.TemporaryDirectory() as folder:
         backend = FakeBackend(*shot.replies)  # type: ignore[arg-type]
-        async with running(backend, Path(folder), shot.options, settings=Settings(theme=theme), size=size) as chat:
+        settings = Settings(theme=theme, thinking=True, temperature=0.6, notify="desktop")
+        async with running(backend, Path(folder), shot.options, settings=settings, size=size) as chat:
             await shot.show(chat)
+            if name == "settings":
+                await chat.pilot.press(*["down"] * 14)
             await chat.pilot.pause()
             return _WEB_FONT.sub("", chat.app.export_screenshot(title="qwenchat"))
 

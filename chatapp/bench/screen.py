@@ -97,15 +97,15 @@ class Screen:
                 parent = self.store.add(conversation.id, parent, role, f"{text} ({number})").id  # type: ignore[arg-type]
         return "bench"
 
-    async def open(self, name: str, messages: int) -> float:
-        """Seconds until the end of a stored conversation is on the screen."""
+    async def open(self, name: str, messages: int) -> tuple[float, float]:
+        """Seconds until the end of a stored conversation is on the screen, and of these the processor's."""
         chat = self.app.chat
         await chat.new()
         await self.until(lambda: not any(entry.is_message for entry in chat.transcript.entries))
-        begun = time.perf_counter()
+        begun, worked = time.perf_counter(), time.process_time()
         await chat.resume(name)
         await self.until(lambda: f"({messages - 1})" in self.text())
-        return time.perf_counter() - begun
+        return time.perf_counter() - begun, time.process_time() - worked
 
     def text(self) -> str:
         strips = self.app.screen._compositor.render_strips()

@@ -17,7 +17,7 @@ from runtime.protocol import Cancel, Delta, Event, Finished, Generate, Load, Mod
 
 RATE = 500.0
 """Tokens per second."""
-_PAGE = """\
+PAGE = """\
 A paragraph of the reply with **bold words**, some `code` and no more than that, as models write them.
 
 ```python
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _stream(request: str, cancelled: set[str]) -> None:
-    pieces = [_PAGE[at : at + 4] for at in range(0, len(_PAGE), 4)]
+    pieces = [PAGE[at : at + 4] for at in range(0, len(PAGE), 4)]
     begun = time.monotonic()
     for number, piece in enumerate(itertools.cycle(pieces)):
         if request in cancelled:

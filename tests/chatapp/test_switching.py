@@ -111,7 +111,7 @@ def worker(tmp_path: Path) -> Callable[..., Switching]:
 async def test_a_failed_load_brings_the_old_model_back_and_a_smaller_one_loads(
     worker: Callable[..., Switching], tmp_path: Path, end: dict[str, Any]
 ) -> None:
-    """Case 49, whether the engine says so or the system kills it."""
+    """CASES 49, whether the engine says so or the system kills it."""
     switching = worker(load=[{"when": "large", **end}])
     await everything(switching.load(OLD))
     events = await everything(switching.load(Load("/m/large.gguf")))
