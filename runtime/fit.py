@@ -8,7 +8,7 @@ What a load takes, in bytes:
     kv        2 · attention layers · KV heads · head dim · 4 per token (in 8 bits: 1, and a scale of 4 for each head)
     mtp       the same of the MTP block's one layer
     state     value heads · 128 · 128 · 4 of each DeltaNet layer, and its convolution's window
-    work      what one DeltaNet layer computes from the rows of the longest piece of prefill
+    work      what the rows of the longest piece of prefill are at once, see `work`
 
 A token is decoded in the time in which the weights that it needs, its keys and values and its states come from memory;
 said is the speed of a conversation that begins.
@@ -78,8 +78,26 @@ def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "a
         kv=config.attention_layers * per_layer,
         mtp=config.mtp_layers * per_layer,
         state=COPIES * state,
-        work=4 * rows * (3 * delta.conv_channels + 2 * delta.value_dim),
+        work=rows * work(config),
     )
+
+
+def work(config: ModelConfig) -> int:
+    """Bytes that a row of prefill takes while it goes through the layers.
+
+    For each kind of layer what there is of a row where that is most: its residual and norms, what comes out of a
+    projection, and what is made of that. One kind follows another, but the C library's heap does not give one's room
+    to the other whole: their pieces are of other sizes, and smaller things come to lie between. So they add up.
+    """
+    h, delta, q, k = config.hidden, config.delta, config.heads * config.head_dim, config.kv_heads * config.head_dim
+    recurrent = 2 * h + 3 * delta.conv_channels + 2 * delta.value_dim  # qkv, mixed, inputs; z, o
+    attention = 2 * h + 5 * q + 2 * k  # query and gate, query by itself, its sums, the output; keys, values
+    # Of an expert: a copy of the row, gate and up, two products. Else gate, up and their product. Beside these the
+    # residual before and after, their norms, and the mixer's output.
+    used = config.moe.used * (3 * h + 2 * config.moe.ff) if config.moe else 3 * config.ff
+    ff = 5 * h + used
+    mtp = 6 * h if config.mtp_layers else 0  # embedding and hidden state, both normed, what is made of them
+    return 4 * (recurrent + attention + ff + mtp)
 
 
 def decode_bytes(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "auto") -> float:

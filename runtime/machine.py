@@ -14,11 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import platformdirs
+
 from runtime.cores import default_threads
 from runtime.hub.protocol import Gpu
 
 _BLOCK = 128 << 20  # bytes for each thread: more than any cache holds
 _NEW = 30 * 86400  # seconds for which a measured bandwidth holds
+
+
+def native_functions() -> Path:
+    """The folder that holds those made for this processor."""
+    return platformdirs.user_cache_path("qwenchat") / "native"
 
 
 def memory() -> tuple[int, int]:

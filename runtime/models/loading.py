@@ -12,13 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from kernels.op import Column, op_table
 from kernels.quants import QuantTensor
 from runtime.cores import default_threads
 from runtime.errors import UserError
 from runtime.gguf import GGUFFile
+from runtime.machine import native_functions
 from runtime.models.config import ModelConfig, ModelError
 from runtime.models.qwen35 import Qwen35
 from runtime.weights import SIDECAR_SKIPPED, Weights
@@ -54,7 +53,7 @@ def load_model(
     with contextlib.ExitStack() as files:
         gguf = files.enter_context(GGUFFile.open(Path(path)))
         config, notices = _describe(gguf)
-        table = op_table(ops, threads or default_threads(), platformdirs.user_cache_path("qwenchat") / "native")
+        table = op_table(ops, threads or default_threads(), native_functions())
         keep_packed = table.column != "reference" or not _fits_unpacked(gguf)
         take_in: Callable[[QuantTensor], bool] = lambda tensor: not keep_packed  # noqa: E731
         if table.machine or table.card:

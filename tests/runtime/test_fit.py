@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime import fit, machine
+from runtime import bench_memory, fit, machine
+from runtime.bench_worker import WorkerError
 from runtime.cache import BLOCK, KVType
 from runtime.engine import PREFILL_CHUNK
 from runtime.hub import family
@@ -16,6 +17,7 @@ from runtime.hub.protocol import Gpu, Machine
 from runtime.loading import DEFAULT_CONTEXT
 from runtime.models.config import ModelConfig
 from runtime.models.loading import load_model
+from runtime.protocol import Load
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 GB = 10**9
@@ -111,7 +113,8 @@ def test_too_little_free_memory_is_said() -> None:
     assert "close something first" in fit.verdict(known("Qwen3.5-4B"), 3 * GB, replace(HERE, available=2 * GB)).sentence
 
 
-def test_this_machine_has_memory_and_a_bandwidth_that_is_kept(tmp_path: Path) -> None:
+def test_this_machine_has_memory_and_a_bandwidth_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_BLOCK", 4 << 20)  # quicker, if nearer to what a cache gives
     total, available = machine.memory()
     assert 0 < available <= total
     measured = machine.bandwidth(tmp_path, 0.01)
@@ -122,11 +125,36 @@ def test_this_machine_has_memory_and_a_bandwidth_that_is_kept(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what memory is not the file's only Linux tells")
-def test_the_benchmark_of_memory_fills_the_context() -> None:
-    from runtime.bench_memory import measure
-    from runtime.protocol import Load
+class TestBenchmark:
+    def test_the_peak_is_the_memory_that_a_program_writes(self) -> None:
+        code = "x = bytearray(b'x') * (200 << 20); sum(range(2_000_000))"
+        assert 200 << 20 <= bench_memory.peak([sys.executable, "-c", code]) < 230 << 20
 
-    path = str(GOLDENS / "tiny-dense.gguf")
-    report = measure(Load(path, 256, threads=1))
-    assert report.context == 256 and report.measured > 10**8
-    assert "256" in report.as_text() and set(report.as_dict()) >= {"expected", "measured", "difference"}
+    def test_a_program_that_fails_is_told_by_its_last_words(self) -> None:
+        with pytest.raises(WorkerError, match="RuntimeError: no memory"):
+            bench_memory.peak([sys.executable, "-c", "raise RuntimeError('no memory')"])
+
+    def test_it_takes_the_memory_that_a_full_context_takes(self) -> None:
+        path = GOLDENS / "tiny-dense.gguf"
+        state = bench_memory.fill(Load(str(path), 2 * BLOCK + 1, threads=1))
+        need = fit.memory(*fit.read(path), 2 * BLOCK + 1)
+        assert need.kv == sum(block.nbytes for block in state.kv.blocks)
+        assert state.mtp_kv and need.mtp == sum(block.nbytes for block in state.mtp_kv.blocks)
+        assert len(state.checkpoints) == fit.COPIES - 2 + 1  # the live one and the next; and the beginning, of zeros
+
+    def test_it_says_how_near_it_came(self) -> None:
+        report = bench_memory.Report("m.gguf", 256, "auto", 96 * 10**7, 10**9)
+        assert report.good and report.difference == pytest.approx(-0.04)
+        assert report.as_text() == (
+            "m.gguf, context 256, keys and values auto: 1.000 GB at its peak, 0.960 GB expected (-4.0%)"
+        )
+        assert not replace(report, expected=94 * 10**7).good
+
+
+def test_a_row_of_prefill_is_what_its_layers_hold() -> None:
+    """By hand for the 4B: DeltaNet, attention, feed-forward and MTP block, in floats."""
+    recurrent = 2 * 2560 + 3 * (2 * 16 * 128 + 32 * 128) + 2 * 32 * 128
+    attention = 2 * 2560 + 5 * 16 * 256 + 2 * 4 * 256
+    ff, mtp = 5 * 2560 + 3 * 9216, 6 * 2560
+    assert fit.work(known("Qwen3.5-4B", mtp=True)) == 4 * (recurrent + attention + ff + mtp)
+    assert fit.work(known("Qwen3.5-4B")) == 4 * (recurrent + attention + ff)
