@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu import ops as native
+from kernels.cpu import ops_attention
 from kernels.op import Case, Op, random_tensors
 from kernels.triton import ops as gpu
 
@@ -86,5 +87,5 @@ def _attention_cases() -> Iterator[Case]:
 
 
 rope = Op(_rope, _rope_cases, tolerance=1e-5, cpu=native.rope, triton=gpu.rope)
-attention = Op(_attention, _attention_cases, tolerance=1e-4, cpu=native.attention, triton=gpu.attention)
-store_rows = Op(_store_rows, _store_cases, tolerance=0.0, cpu=native.store_rows, triton=gpu.store_rows)
+attention = Op(_attention, _attention_cases, tolerance=1e-4, cpu=ops_attention.attention, triton=gpu.attention)
+store_rows = Op(_store_rows, _store_cases, tolerance=0.0, cpu=ops_attention.store_rows, triton=gpu.store_rows)

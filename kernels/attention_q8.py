@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.attention import attention, store_rows
-from kernels.cpu import ops as native
+from kernels.cpu import ops_attention
 from kernels.op import Case, Op, random_tensors
 from kernels.triton import ops as gpu
 
@@ -83,5 +83,7 @@ def _store_cases() -> Iterator[Case]:
         yield Case(f"{tokens}+{start}b{block}x{peculiar}", (k, v, keys, values, key_scales, value_scales, start))
 
 
-store_rows_q8 = Op(_store_rows_q8, _store_cases, tolerance=1e-6, cpu=native.store_rows_q8, triton=gpu.store_rows_q8)
-attention_q8 = Op(_attention_q8, _cases, tolerance=1e-4, cpu=native.attention_q8, triton=gpu.attention_q8)
+store_rows_q8 = Op(
+    _store_rows_q8, _store_cases, tolerance=1e-6, cpu=ops_attention.store_rows_q8, triton=gpu.store_rows_q8
+)
+attention_q8 = Op(_attention_q8, _cases, tolerance=1e-4, cpu=ops_attention.attention_q8, triton=gpu.attention_q8)

@@ -11,7 +11,7 @@ from kernels.cpu.ir import LANES, Function, Value, f32, i8, i32, i64, single, ve
 from kernels.cpu.isa import Target
 from kernels.cpu.matmul import PLAIN, plain_numbers
 
-_BYTES = {**PLAIN, "I8": 1}  # of a number
+BYTES = {**PLAIN, "I8": 1}  # of a number
 _CHUNK = 64  # positions whose scores are held at a time; also the least that a split is given
 _TINY = 2.0**-126  # the smallest normal float32
 _STEP = 4  # positions whose values are added in one pass
@@ -102,7 +102,7 @@ def attend(module: ir.Module, target: Target, name: str, kind: str, group: int) 
 
     def row(table: Value, offset: Value, position: Value) -> Value:
         block = f.load(table + 8 * (position / size), i64)
-        return block + offset + kv * stride + position % size * dim * _BYTES[kind]
+        return block + offset + kv * stride + position % size * dim * BYTES[kind]
 
     def row_scale(first_word: int, position: Value) -> Value:
         table, offset = f.word(first_word), f.word(first_word + 1)
@@ -144,11 +144,11 @@ def attend(module: ir.Module, target: Target, name: str, kind: str, group: int) 
                             at = scores + (g * _CHUNK + j + s) * 4
                             f.store(at, f.load(at, single) * factor)
                 for lanes, i in f.lanes(dim):
-                    numbers = [_numbers(f, kind, at + _BYTES[kind] * i, lanes) for at in rows]
+                    read = [numbers(f, kind, at + BYTES[kind] * i, lanes) for at in rows]
                     for g in range(group):
                         to = place[g] + 8 + 4 * i
                         total = f.load(to, f32(lanes))
-                        for s, number in enumerate(numbers):
+                        for s, number in enumerate(read):
                             weight = f.load(scores + (g * _CHUNK + j + s) * 4, single)
                             total = number * weight.splat(lanes) + total
                         f.store(to, total)
@@ -158,7 +158,8 @@ def attend(module: ir.Module, target: Target, name: str, kind: str, group: int) 
     f.finish()
 
 
-def _numbers(f: Function, kind: str, address: Value, lanes: int) -> Value:
+def numbers(f: Function, kind: str, address: Value, lanes: int) -> Value:
+    """Of a row of a cache, as float32, without its scale."""
     if kind == "I8":
         return f.load(address, vector(i8, lanes)).sext(vector(i32, lanes)).float()
     return plain_numbers(f, kind, address, lanes)
@@ -168,10 +169,10 @@ def _products(f: Function, kind: str, row: Value, query: Value, dim: Value, grou
     """The row with each of `group` vectors that lie one after the other."""
     sums = {lanes: [f.variable(f.zero(f32(lanes))) for _ in range(group)] for lanes in (LANES, 1)}
     for lanes, i in f.lanes(dim):
-        numbers = _numbers(f, kind, row + _BYTES[kind] * i, lanes)
+        read = numbers(f, kind, row + BYTES[kind] * i, lanes)
         for g in range(group):
             total = sums[lanes][g]
-            total.value = numbers * f.load(query + (g * dim + i) * 4, f32(lanes)) + total.value
+            total.value = read * f.load(query + (g * dim + i) * 4, f32(lanes)) + total.value
     return [sums[LANES][g].value.sum() + sums[1][g].value.lane(0) for g in range(group)]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from kernels.cpu.machine import Blocks, Machine, Position
+from kernels.cpu.machine import Machine
 from kernels.quants import QuantTensor
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ _NOTHING = torch.zeros(1, dtype=torch.long)
 _SHARE = 4096  # numbers of a piece of a function that does little with each
 
 
-def _native() -> tuple[ModuleType, ModuleType, ModuleType]:
-    from kernels.cpu import attend, matmul, rows
+def _native() -> tuple[ModuleType, ModuleType]:
+    from kernels.cpu import matmul, rows
 
-    return attend, matmul, rows
+    return matmul, rows
 
 
-def _heads(x: Tensor) -> tuple[Tensor, int, int, int]:
+def heads_of(x: Tensor) -> tuple[Tensor, int, int, int]:
     """[..., D] with an even last dimension → what to hold on to, [T, heads], and strides in bytes of both."""
     if x.stride(-1) != 1 or x.dim() > 3:
         raise ValueError("rows must lie side by side")
@@ -45,10 +45,10 @@ def gated_rms_norm(machine: Machine, x: Tensor, z: Tensor, weight: Tensor, eps: 
 
 
 def _norm(machine: Machine, x: Tensor, z: Tensor, weight: Tensor, eps: float, gated: int) -> Tensor:
-    _, _, rows = _native()
+    _, rows = _native()
     out = torch.empty(x.shape)
-    x, heads, x_token, x_head = _heads(x)
-    z, _, z_token, z_head = _heads(z)
+    x, heads, x_token, x_head = heads_of(x)
+    z, _, z_token, z_head = heads_of(z)
     size = x.shape[-1]
     count = out.numel() // size
     share = max(1, _SHARE // size)
@@ -60,7 +60,7 @@ def _norm(machine: Machine, x: Tensor, z: Tensor, weight: Tensor, eps: float, ga
 
 
 def add_rms_norm(machine: Machine, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    _, _, rows = _native()
+    _, rows = _native()
     total, out = torch.empty_like(x), torch.empty_like(x)
     size = x.shape[-1]
     machine.call(rows.add_rms_norm, (), x.numel() // size, x, y, weight, total, out, size, float(eps))
@@ -68,7 +68,7 @@ def add_rms_norm(machine: Machine, x: Tensor, y: Tensor, weight: Tensor, eps: fl
 
 
 def concat_rms_norm(machine: Machine, a: Tensor, b: Tensor, weight_a: Tensor, weight_b: Tensor, eps: float) -> Tensor:
-    _, _, rows = _native()
+    _, rows = _native()
     size = a.shape[-1]
     out = torch.empty(a.shape[0], 2 * size)
     machine.call(rows.concat_rms_norm, (), 2 * a.shape[0], a, b, weight_a, weight_b, out, size, float(eps))
@@ -76,37 +76,37 @@ def concat_rms_norm(machine: Machine, a: Tensor, b: Tensor, weight_a: Tensor, we
 
 
 def add(machine: Machine, x: Tensor, y: Tensor) -> Tensor:
-    _, _, rows = _native()
+    _, rows = _native()
     out = torch.empty_like(x)
     machine.call(rows.add, (), -(-x.numel() // _SHARE), x, y, out, x.numel(), _SHARE)
     return out
 
 
 def shift_rows(machine: Machine, first: Tensor, rows: Tensor) -> Tensor:
-    _, _, native = _native()
+    _, native = _native()
     out = torch.empty_like(rows)
     machine.call(native.shift_rows, (), rows.shape[0], first, rows, out, rows.shape[1])
     return out
 
 
 def spread_logits(machine: Machine, first: Tensor, some: Tensor, ids: Tensor, size: int) -> Tensor:
-    _, _, rows = _native()
+    _, rows = _native()
     out = torch.empty(first.shape[0], size)
     machine.call(rows.spread_logits, (), len(first), first, some, ids, out, first.shape[1], some.shape[1], size)
     return out
 
 
 def swiglu(machine: Machine, gate: Tensor, up: Tensor) -> Tensor:
-    _, _, rows = _native()
+    _, rows = _native()
     out = torch.empty_like(gate)
     machine.call(rows.swiglu, (), -(-gate.numel() // _SHARE), gate, up, out, gate.numel(), _SHARE)
     return out
 
 
 def rope(machine: Machine, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    _, _, rows = _native()
+    _, rows = _native()
     out = torch.empty(x.shape)
-    x, heads, token, head = _heads(x)
+    x, heads, token, head = heads_of(x)
     machine.call(rows.rope, (), x.shape[0], x, token, head, cos, sin, out, heads, x.shape[-1], cos.shape[-1])
     return out
 
@@ -116,7 +116,7 @@ def causal_conv1d(machine: Machine, x: Tensor, window: Tensor, weight: Tensor) -
 
 
 def conv_resume(machine: Machine, x: Tensor, before: Tensor, moved: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    _, _, rows = _native()
+    _, rows = _native()
     (tokens, channels), width = x.shape, weight.shape[1]
     y, xs = torch.empty_like(x), torch.empty(width - 1 + tokens, channels)
     share = max(64, _SHARE // tokens // 16 * 16)
@@ -126,7 +126,7 @@ def conv_resume(machine: Machine, x: Tensor, before: Tensor, moved: Tensor, weig
 
 
 def delta_gates(machine: Machine, alpha: Tensor, beta: Tensor, a: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
-    _, _, rows = _native()
+    _, rows = _native()
     g, strength = torch.empty_like(alpha), torch.empty_like(beta)
     machine.call(rows.delta_gates, (), alpha.shape[0], alpha, beta, a, dt_bias, g, strength, alpha.shape[1])
     return g, strength
@@ -191,7 +191,7 @@ def _check_heads(*parts: Tensor) -> None:
 
 
 def embedding(machine: Machine, ids: Tensor, weight: QuantTensor) -> Tensor:
-    _, matmul, _ = _native()
+    matmul, _ = _native()
     panels, kept = machine.packed(weight)
     columns = weight.shape[1]
     out = torch.empty(*ids.shape, columns)
@@ -205,7 +205,7 @@ def quant_matmul(machine: Machine, x: Tensor, weight: QuantTensor) -> Tensor:
 
 
 def projections(machine: Machine, x: Tensor, weights: Sequence[QuantTensor]) -> tuple[Tensor, ...]:
-    _, matmul, _ = _native()
+    matmul, _ = _native()
     x = machine.whole(x)
     tokens, columns = x.shape
     packed = [machine.packed(weight) for weight in weights]
@@ -229,7 +229,7 @@ def projections(machine: Machine, x: Tensor, weights: Sequence[QuantTensor]) -> 
 
 
 def _quantised(machine: Machine, x: Tensor, tile: int, group: int = 1) -> tuple[Tensor, Tensor, int]:
-    _, matmul, _ = _native()
+    matmul, _ = _native()
     tokens, columns = x.shape
     padded = -(-tokens // tile) * tile
     q, meta = torch.empty(2 * padded * columns, dtype=torch.int8), torch.empty(padded * columns // 4)
@@ -238,89 +238,8 @@ def _quantised(machine: Machine, x: Tensor, tile: int, group: int = 1) -> tuple[
     return q, meta, tile
 
 
-def store_rows(
-    machine: Machine, k: Tensor, v: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], start: int
-) -> None:
-    attend, _, _ = _native()
-    tokens, heads, dim = k.shape
-    kind = _kind(keys[0])
-    machine.call(
-        attend.store_rows, (kind,), tokens,
-        machine.whole(k), machine.whole(v), Blocks(keys), Blocks(values), Position(start), keys[0].shape[1],
-        keys[0].stride(0) * keys[0].itemsize, heads, dim,
-    )  # fmt: skip
-
-
-def store_rows_q8(
-    machine: Machine,
-    k: Tensor,
-    v: Tensor,
-    keys: Sequence[Tensor],
-    values: Sequence[Tensor],
-    key_scales: Sequence[Tensor],
-    value_scales: Sequence[Tensor],
-    start: int,
-) -> None:
-    attend, _, _ = _native()
-    tokens, heads, dim = k.shape
-    machine.call(
-        attend.store_rows_q8, (), tokens,
-        machine.whole(k), machine.whole(v), *map(Blocks, (keys, values, key_scales, value_scales)), Position(start),
-        keys[0].shape[1], keys[0].stride(0), 4 * key_scales[0].stride(0), heads, dim,
-    )  # fmt: skip
-
-
-def attention(
-    machine: Machine, q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], gate: Tensor, start: int
-) -> Tensor:
-    return _attend(machine, q, keys, values, (), gate, start)
-
-
-def attention_q8(
-    machine: Machine,
-    q: Tensor,
-    keys: Sequence[Tensor],
-    values: Sequence[Tensor],
-    key_scales: Sequence[Tensor],
-    value_scales: Sequence[Tensor],
-    gate: Tensor,
-    start: int,
-) -> Tensor:
-    return _attend(machine, q, keys, values, (key_scales, value_scales), gate, start)
-
-
-def _attend(
-    machine: Machine,
-    q: Tensor,
-    keys: Sequence[Tensor],
-    values: Sequence[Tensor],
-    scales: Sequence[Sequence[Tensor]],
-    gate: Tensor,
-    start: int,
-) -> Tensor:
-    attend, matmul, _ = _native()
-    q = machine.whole(q)
-    tokens, heads, dim = q.shape
-    kv_heads, size = keys[0].shape[:2]
-    strides = [4 * scales[0][0].stride(0)] if scales else []
-    splits = 1 if tokens > matmul.FEW else max(1, -(-4 * machine.threads // (kv_heads * tokens)))
-    partial, out = torch.empty(tokens * heads * splits * (2 + dim)), torch.empty(q.shape)
-    machine.call(
-        attend.attend, (_kind(keys[0]), heads // kv_heads), tokens * kv_heads * splits,
-        q, Blocks(keys), Blocks(values), partial, Position(start), size,
-        keys[0].stride(0) * keys[0].itemsize, kv_heads, dim, splits, *map(Blocks, scales), *strides,
-    )  # fmt: skip
-    gate, _, token, head = _heads(gate)
-    machine.call(attend.combine, (), tokens * heads, partial, gate, token, head, out, heads, dim, splits)
-    return out
-
-
-def _kind(block: Tensor) -> str:
-    return {torch.float32: "F32", torch.float16: "F16", torch.int8: "I8"}[block.dtype]
-
-
 def route(machine: Machine, logits: Tensor, used: int) -> tuple[Tensor, Tensor]:
-    _, _, rows = _native()
+    _, rows = _native()
     tokens, experts = logits.shape
     weights, ids = torch.empty(tokens, used), torch.empty(tokens, used, dtype=torch.long)
     machine.call(rows.route, (), tokens, logits, weights, ids, experts, used)
@@ -328,7 +247,7 @@ def route(machine: Machine, logits: Tensor, used: int) -> tuple[Tensor, Tensor]:
 
 
 def add_shared_expert(machine: Machine, routed: Tensor, x: Tensor, gate: Tensor, shared: Tensor) -> Tensor:
-    _, _, rows = _native()
+    _, rows = _native()
     out = torch.empty_like(routed)
     machine.call(rows.add_shared_expert, (), x.shape[0], routed, x, gate, shared, out, x.shape[1])
     return out
@@ -338,7 +257,7 @@ def experts(
     machine: Machine, x: Tensor, weights: Tensor, ids: Tensor, gate: QuantTensor, up: QuantTensor, down: QuantTensor
 ) -> Tensor:
     """A few tokens: every pair of token and expert by itself. Many: the rows of each expert together."""
-    _, matmul, rows = _native()
+    matmul, rows = _native()
     tokens, used = ids.shape
     if tokens > matmul.FEW:
         machine.flush()
@@ -351,7 +270,7 @@ def experts(
 
 
 def _pairs(machine: Machine, x: Tensor, ids: Tensor, stacks: Sequence[QuantTensor], used: int) -> list[Tensor]:
-    _, matmul, _ = _native()
+    matmul, _ = _native()
     q = meta = x
     packed = [machine.packed(stack) for stack in stacks]
     if any(panels is not None for panels, _ in packed):
@@ -393,7 +312,7 @@ def _runs(
     machine: Machine, x: Tensor, runs: Sequence[tuple[int, int, int]], stacks: Sequence[QuantTensor]
 ) -> list[Tensor]:
     """Each run of rows times its own expert, all runs side by side."""
-    _, matmul, _ = _native()
+    matmul, _ = _native()
     columns = x.shape[1]
     packed = [machine.packed(stack) for stack in stacks]
     outs = [torch.empty(x.shape[0], kept.shape[1]) for _, kept in packed]

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 import torch
 
+from kernels.attention import attention
+from kernels.attention_q8 import attention_q8, quantize_rows
+from kernels.cpu import isa
 from kernels.cpu.machine import Machine
 from kernels.cpu.replay import Replay
 from kernels.norm import add_rms_norm, rms_norm
-from kernels.op import Case, Op, OpTable
+from kernels.op import Case, Op, OpTable, random_tensors
 from kernels.residual import add
 from kernels.sample import UNDECIDED, Rules, sample
 from kernels.table import OPS
@@ -76,6 +79,71 @@ def test_the_native_version_is_the_reference(machine: Machine, op: Op[Any, Any],
 
 def test_every_op_of_a_forward_has_a_native_version() -> None:
     assert {op.name for op in OPS} == {op.name for op in NATIVE}
+
+
+# Tokens, start, heads, kv heads, D, and positions of a block: all kinds of rests and edges, tiles that begin and end
+# within a token, splits of the positions, and sizes that tiles do not take.
+MANY_ROWS = [
+    (6, 0, 2, 1, 16, 8),
+    (33, 31, 12, 2, 32, 16),
+    (9, 1300, 4, 2, 16, 64),
+    (70, 190, 8, 2, 256, 256),
+    (130, 500, 3, 1, 64, 256),
+    (12, 20, 3, 1, 48, 12),
+    (6, 40, 2, 1, 24, 8),
+    (7, 9, 2, 1, 320, 8),
+]
+
+
+def attention_arguments(
+    q8: bool, tokens: int, start: int, heads: int, kv: int, dim: int, block: int
+) -> tuple[Op[..., torch.Tensor], tuple[Any, ...]]:
+    """Whose cache holds NaN beyond the last position."""
+    randn, end = random_tensors(21), start + tokens
+    room = -(-end // block) * block + block
+    q, gate, cache = randn(tokens, heads, dim), randn(tokens, heads, dim), list(randn(2, kv, room, dim))
+    parts = [part for half in cache for part in quantize_rows(half)] if q8 else cache
+    if q8:  # keys and values, then the scales of both
+        parts = parts[::2] + parts[1::2]
+    for part in parts:
+        if part.is_floating_point():
+            part[:, end:] = torch.nan
+    blocks = [part.split(block, dim=1) for part in parts]
+    return attention_q8 if q8 else attention, (q, *blocks, gate, start)
+
+
+@pytest.mark.usefixtures("nan_filled")
+@pytest.mark.parametrize("shape", MANY_ROWS, ids=str)
+@pytest.mark.parametrize("q8", [False, True], ids=["f32", "q8"])
+def test_attention_of_many_rows_is_the_reference(machine: Machine, q8: bool, shape: tuple[int, ...]) -> None:
+    op, args = attention_arguments(q8, *shape)
+    found, wanted = OpTable("cpu", machine)[op](*args), op.reference(*args)
+    assert (found - wanted).norm() <= op.tolerance * wanted.norm()
+
+
+@pytest.mark.parametrize("dot", ["avx2", "neon"])
+def test_attention_of_many_rows_on_other_processors(dot: isa.Dot) -> None:
+    try:
+        narrow = OpTable("cpu", Machine(2, isa.narrowed(dot)))
+    except ValueError as error:
+        pytest.skip(str(error))
+    for q8, shape in ((False, MANY_ROWS[1]), (True, MANY_ROWS[2])):
+        op, args = attention_arguments(q8, *shape)
+        found, wanted = narrow[op](*args), op.reference(*args)
+        assert (found - wanted).norm() <= op.tolerance * wanted.norm()
+
+
+@pytest.mark.parametrize("q8", [False, True], ids=["f32", "q8"])
+def test_a_row_of_a_tile_does_not_feel_the_keys_after_it(machine: Machine, q8: bool) -> None:
+    """Not even their NaN."""
+    op, (q, *cache, gate, start) = attention_arguments(q8, 33, 31, 12, 2, 32, 16)
+    poisoned = [[block.clone() for block in blocks] for blocks in cache]
+    blocks = poisoned[2 if q8 else 0]  # keys, or their scales
+    blocks[(start + 20) // 16].select(1, (start + 20) % 16).fill_(torch.nan)
+    table = OpTable("cpu", machine)
+    found, clean = table[op](q, *poisoned, gate, start), table[op](q, *cache, gate, start)
+    assert torch.equal(found[:20], clean[:20])
+    assert found[20:].isnan().all()
 
 
 def test_nan_comes_through(machine: Machine) -> None:
