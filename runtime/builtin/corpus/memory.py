@@ -47,6 +47,8 @@ def dialogue(r: Random, world: World, stage: str, filler: Filler) -> tuple[list[
         between = r.randint(8, 20)
     if not copying and r.random() < 0.03:
         return _of_the_system(r, world, filler, between)
+    if r.random() < 0.04:
+        return [draw(r, world).tell_and_ask(r, world)[0]], ""
     turns: list[Turn] = []
     known: list[Told] = []
     if not copying and r.random() < 0.07:
@@ -61,15 +63,17 @@ def dialogue(r: Random, world: World, stage: str, filler: Filler) -> tuple[list[
         turn, now = _tell(r, world, now)
         turns.append(turn)
         known += now
-        if not copying and r.random() < (0.14 if n == 1 else 0.04):
+        if copying:
+            continue
+        if r.random() < (0.14 if n == 1 else 0.04):
             _correct(r, world, turns, known, just_told=n == 1)
-        if waiting and not copying and between and r.random() < 0.2:
-            turns.append(filler())
+        if waiting and r.random() < 0.12:
+            turns.append(filler() if r.random() < 0.5 else r.choice(known).ask(r))
     if len(turns) == 1 and r.random() < 0.05:
         turns.append(statements.quoting(statements.LAST.typed(r), [known[-1].quote]))
     turns += [filler() for _ in range(between)]
-    if not copying and between and r.random() < 0.05:
-        _correct(r, world, turns, known, just_told=False)
+    if not copying and r.random() < 0.08:
+        _correct_later(r, world, turns, known)
     turns += _questions(r, world, known, filler)
     return turns, ""
 
@@ -77,7 +81,7 @@ def dialogue(r: Random, world: World, stage: str, filler: Filler) -> tuple[list[
 def _together(r: Random, waiting: list[Told]) -> int:
     """How many of the next things, all of one sort, go into one message."""
     n = 1
-    while n < min(3, len(waiting)) and type(waiting[n]) is type(waiting[0]):
+    while n < min(4, len(waiting)) and type(waiting[n]) is type(waiting[0]):
         n += 1
     return n
 
@@ -107,10 +111,22 @@ def _correct(r: Random, world: World, turns: list[Turn], known: list[Told], just
     known.append(new)
 
 
+def _correct_later(r: Random, world: World, turns: list[Turn], known: list[Told]) -> None:
+    """Out of the blue, in a sentence; or in few words, behind the answer that is out of date."""
+    if asked := r.random() < 0.5:
+        turns.append(known[-1].ask(r))
+    _correct(r, world, turns, known, just_told=asked)
+
+
 def _questions(r: Random, world: World, known: list[Told], filler: Filler) -> list[Turn]:
     """For one, some or all, in any order; perhaps for what was not told, and for everything."""
     n = len(known) if r.random() < 0.6 else r.randint(1, len(known))
-    asked = [t.ask(r) for t in r.sample(known, n)]
+    chosen = r.sample(known, n)
+    pair = [t for t in chosen[:2] if isinstance(t, Statement)]
+    if len(pair) == 2 and r.random() < 0.12:
+        asked = [statements.ask_together(r, pair), *(t.ask(r) for t in chosen[2:])]
+    else:
+        asked = [t.ask(r) for t in chosen]
     if len(known) < 3 and r.random() < 0.1:
         asked.append(r.choice(known).ask(r))
     if r.random() < 0.25:
@@ -126,16 +142,30 @@ def ask_untold(r: Random, world: World, known: list[Told]) -> Turn:
     """A question that nothing known answers; often nearly one that is answered."""
     if not known and r.random() < 0.1:
         return statements.everything(r, [])
-    stated = [t for t in known if isinstance(t, Statement)]
-    if stated and r.random() < 0.5:
-        near = statements.rival(r, world, r.choice(stated))
-        if near is not None and all(near[1].tells_apart(other) for other in stated):
-            return near[1].ask_untold(r)
+    if known and r.random() < 0.5:
+        near = _near_miss(r, world, r.choice(known))
+        if near is not None and all(_tells_apart(near, other) for other in known):
+            return near.ask_untold(r)
+    slots = {t.slot for t in known if isinstance(t, Fact)}
     while True:
         new = draw(r, world)
-        personal = new if isinstance(new, Fact) else new.personal()
+        personal = new.personal() if isinstance(new, Statement) else new if new.slot not in slots else None
         if personal is not None and not any(clash(personal, other) for other in known):
             return personal.ask_untold(r)
+
+
+def _near_miss(r: Random, world: World, told: Told) -> Told | None:
+    """Asked for like what was told, and not told."""
+    if isinstance(told, Fact):
+        return told.neighbour(r, world)
+    pair = statements.rival(r, world, told)
+    return pair and pair[1]
+
+
+def _tells_apart(near: Told, other: Told) -> bool:
+    if isinstance(near, Statement) and isinstance(other, Statement):
+        return near.tells_apart(other)
+    return not clash(near, other)
 
 
 def introduction(r: Random, world: World) -> tuple[Turn, list[Told]]:

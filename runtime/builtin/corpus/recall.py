@@ -55,7 +55,6 @@ TELL = Phrases(
     {l} is {v}
     {v} is {o} {l}
     {o} {l} is now {v}
-    {o} new {l} is {v}
     {o} {l} was {v}
     {o} {l} will be {v}
     {o} {l}, by the way, is {v}
@@ -134,6 +133,19 @@ SHARED = {  # the things' own facts, told with "the … of the …"
     "brand": "company",
 }
 OWNERS = ("my", "our", "the")
+NEAR = ("pet", "person", "number", "favourite")  # slots whose labels have no synonyms
+DISTINCT = (*NEAR, "word", "code", "thing")  # slots of which two may be told
+COMMON = frozenset(("name", "number", "code", "favourite", "favorite"))
+ALIKE = (
+    {"food", "colour"},
+    {"number", "age"},
+    {"number", "size"},
+    {"pet", "young"},
+    {"pet", "name"},
+    {"name", "surname"},
+    {"favourite", "food"},
+    {"favourite", "word"},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +182,12 @@ class Fact:
         thought = f"The user told me: {self.subject} is {self.value}."
         return Turn(self._question(r), answer, thought, weight=RECALL_WEIGHT)
 
+    def tell_and_ask(self, r: Random, world: World) -> tuple[Turn, Fact]:
+        """Both in one message."""
+        turn, told = self.tell(r, world)
+        asked = told.ask(r)
+        return replace(asked, user=statements.joined(turn.user, asked.user)), told
+
     def ask_untold(self, r: Random) -> Turn:
         return statements.untold(self._question(r))
 
@@ -198,22 +216,28 @@ class Fact:
             return self.slot != "name" and named <= other.words
         if not isinstance(other, Fact):
             return False
-        if self.slot == other.slot and self.slot not in ("word", "number", "code", "person", "thing", "favourite"):
-            return True
-        return self.label == other.label or {self.slot, other.slot} in (
-            {"food", "colour"},
-            {"number", "age"},
-            {"pet", "name"},
-            {"favourite", "food"},
-        )
+        if self.slot == other.slot:
+            return self.slot not in DISTINCT or not self.stem.isdisjoint(other.stem)
+        return self.label == other.label or {self.slot, other.slot} in ALIKE
+
+    @property
+    def stem(self) -> frozenset[str]:
+        """What tells the label from others of its slot."""
+        return frozenset(self.label.replace("'s", "").split()) - statements.FREE - COMMON
+
+    def neighbour(self, r: Random, world: World) -> Fact | None:
+        """Another of the slot that this one does not answer: the cat's name, if this is the dog's."""
+        if self.slot not in NEAR:
+            return None
+        return replace(self, label=r.choice(SLOTS[self.slot].labels), value="")
 
 
 def _typed(r: Random, phrases: Phrases, fact: Fact) -> str:
     text = r.choice(phrases.templates)
     x = r.random()
-    if phrases in (TELL, CORRECT) and x < 0.2:
-        text = f"{r.choice(statements.LEADS)} {text}" if phrases is TELL else text
-    elif x < 0.26:
+    if phrases is TELL and x < 0.25 and text.startswith("{o}"):
+        text = f"{r.choice(statements.LEADS)} {text}"
+    elif x > 0.94:
         text += statements.behind(r)
     return Phrases([text]).typed(r, {"o": fact.owner, "l": fact.label, "v": fact.value}, question=False)
 

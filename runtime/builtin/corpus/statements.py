@@ -140,6 +140,11 @@ class Statement:
     def ask(self, r: Random) -> Turn:
         return quoting(_question(r, self.frame, self.fields, self.asks), [self.quote])
 
+    def tell_and_ask(self, r: Random, world: World) -> tuple[Turn, Statement]:
+        """Both in one message."""
+        turn, told = self.tell(r, world)
+        return quoting(joined(turn.user, told.ask(r).user), [told.quote]), told
+
     def ask_untold(self, r: Random) -> Turn:
         return untold(_question(r, self.frame, self.fields, self.asks))
 
@@ -151,18 +156,30 @@ class Statement:
         while value == self.value:
             value = fillings.draw(self.sought, r, world)
         fields = tuple((k, value if k == self.sought else v) for k, v in self.fields)
-        if just_told and r.random() < 0.6:
-            said = _ended(
-                r, _cased(r, expand(r, r.choice(ELLIPTIC.templates), {"v": fillings.phrase(self.sought, value)}))
-            )
-        else:
-            template = r.choice(AGAIN.templates).replace("{s}", self.frame.tell)
-            said = _ended(r, _cased(r, expand(r, template, dict(fields))))
+        # The few words hold the new value alone: only questions that name all the rest are answered by them.
+        precise = tuple(a for a in self.asks if a.blanks == {*self.frame.blanks} - {self.sought})
+        if just_told and precise and r.random() < 0.7:
+            said = _ended(r, _cased(r, expand(r, r.choice(ELLIPTIC.templates), {"v": self._phrase(value)})))
+            return noted(said), replace(self, fields=fields, asks=precise, quote=_quotable(said))
+        template = r.choice(AGAIN.templates).replace("{s}", self.frame.tell)
+        said = _ended(r, _cased(r, expand(r, template, dict(fields))))
         return noted(said), replace(self, fields=fields, quote=_quotable(said))
+
+    def _phrase(self, value: str) -> str:
+        return fillings.phrase(self.sought, value)
 
     def clashes(self, other: object) -> bool:
         """Whether a question for one could mean the other."""
-        return isinstance(other, Statement) and self.frame.clashes(other.frame)
+        return isinstance(other, Statement) and (
+            self.frame.clashes(other.frame) or not self.about.isdisjoint(other.about)
+        )
+
+    @property
+    def about(self) -> frozenset[frozenset[str]]:
+        """Per question, the words that tell what it is about."""
+        fields = {name: value.lower() for name, value in self.fields}
+        texts = (ask.template.lower().format_map(fields) for ask in self.asks)
+        return frozenset(frozenset(re.findall(r"\w+", text)) - FREE for text in texts)
 
     def tells_apart(self, other: Statement) -> bool:
         """Whether no question of this one could mean the other."""
@@ -216,6 +233,19 @@ def tell_together(r: Random, statements: list[Statement]) -> tuple[Turn, list[St
         sentences = [s if s[-1] in ".!?" else f"{s}." for s in sentences[:-1]] + sentences[-1:]
     user = (" " if r.random() < 0.9 else "\n").join(sentences)
     return noted(user), [replace(s, quote=_quotable(said)) for s, said in told]
+
+
+def joined(told: str, asked: str) -> str:
+    """A statement and a question after it, in one message."""
+    return f"{told if told[-1] in '.!?' else f'{told}.'} {asked}"
+
+
+def ask_together(r: Random, statements: list[Statement]) -> Turn:
+    """For two things in one message."""
+    first, second = (s.ask(r) for s in statements)
+    tail = second.user if second.user.startswith(("I ", "I'")) else second.user[:1].lower() + second.user[1:]
+    user = f"{first.user.rstrip('.?! ')}{r.choice((' and ', ', and ', '? And ', ' and also ', ', also '))}{tail}"
+    return quoting(user, [s.quote for s in statements])
 
 
 def noted(user: str) -> Turn:

@@ -18,6 +18,13 @@ NAMES = words(
     Benjamin Mohammed Aisha Kofi Mei Sven
     """
 )
+FOREIGN_NAMES = words(  # with letters and marks that the others lack
+    """
+    José Zoë Renée Björn Łukasz Søren Núria Chloé Jürgen Ágnes Noël Šárka Håkon Thảo Nguyễn O'Brien D'Angelo Jean-Luc
+    Mary-Ann Anne-Marie Inês João Ana-María Émile Günther Müller Åsa Dvořák Nikolić Şebnem Ömer Çelik Ó'Neill Siân
+    Zofia-Ewa Kjærsti Þóra Iñaki Begoña Théo Lætitia Márton Ödön Žiga Jānis Giedrė Vũ Trần Hồng Abd-al-Rahman Ngọc
+    """
+)
 WORDS = words(
     """
     apple river stone cloud tiger candle window garden silver pepper rocket violin anchor copper marble lantern
@@ -116,6 +123,13 @@ def name(r: Random, world: World) -> str:
         return r.choice(NAMES).lower()
     if x < 0.75:
         return f"{r.choice(NAMES)} {syllables(r, 1, 2).capitalize()}"
+    if x < 0.80:
+        return r.choice(FOREIGN_NAMES)
+    if x < 0.82:
+        return "-".join(syllables(r, 1, 2).capitalize() for _ in range(2))
+    if x < 0.84:
+        particle = r.choice(("van", "de", "von", "al", "di"))
+        return f"{syllables(r, 1, 2).capitalize()} {particle} {syllables(r).capitalize()}"
     return r.choice(NAMES)
 
 
