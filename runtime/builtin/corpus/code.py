@@ -37,6 +37,26 @@ ASK = Phrases(
     what does {i} look like in {l}
     the {l} code to {i}
     please code this in {l}: {i}
+    how would i {i} in {l}
+    how do you {i} in {l}
+    how can one {i} using {l}
+    using {l}, {i}
+    in {l}, how do i {i}
+    in {l}: {i}
+    i'm learning {l}, how do i {i}
+    an example in {l}: {i}
+    {l} example: {i}
+    a bit of {l} to {i}
+    give me {l} code for this: {i}
+    show the {l} code to {i}
+    can you show me how to {i} in {l}
+    could you {i} in {l}
+    write me some {l}: {i}
+    write a few lines of {l} to {i}
+    a short {l} program to {i}
+    i forgot how to {i} in {l}
+    what {l} code do i need to {i}
+    {l} code please: {i}
     """
 )
 

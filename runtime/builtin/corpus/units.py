@@ -64,6 +64,34 @@ ASK = Phrases(
     give me {n} {x} in {y}
     how do i convert {n} {x} to {y}
     write {n} {x} as {y}
+    {n} {x}, in {y}
+    {n} {x}: how many {y}
+    {n} {x} is how many {y}
+    {n} {x} make how many {y}
+    {n} {x} equals how many {y}
+    what's {n} {x} in {y}
+    how many {y} do {n} {x} make
+    how many {y} make {n} {x}
+    how many {y} do i get from {n} {x}
+    how many {y} fit into {n} {x}
+    how many {y} have {n} {x}
+    {n} {x} converted [to|into] {y}
+    [can|could] you turn {n} {x} into {y}
+    [can|could] you change {n} {x} [to|into] {y}
+    please convert {n} {x} [to|into] {y}
+    calculate {n} {x} in {y}
+    i want {n} {x} in {y}
+    i want to know how many {y} {n} {x} are
+    what do {n} {x} come to in {y}
+    if i have {n} {x}, how many {y} [is that|do i have]
+    in {y}, how much is {n} {x}
+    in {y}, what is {n} {x}
+    from {x} to {y}: {n}
+    it says {n} {x}, but i need {y}
+    the recipe says {n} {x}, how many {y} is that
+    do you know how many {y} are in {n} {x}
+    {n} {x} come out as how many {y}
+    work out {n} {x} in {y}
     """
 )
 CELSIUS = Phrases(
@@ -75,6 +103,16 @@ CELSIUS = Phrases(
     how hot is {n} celsius in fahrenheit
     {n} [celsius|°C] to fahrenheit
     {n} [degrees celsius|celsius] are how many fahrenheit
+    what's {n} [celsius|degrees celsius|°C] in fahrenheit
+    how many [degrees|] fahrenheit [are|is] {n} [celsius|degrees celsius|°C]
+    turn {n} [celsius|degrees celsius|°C] into fahrenheit
+    it is {n} degrees celsius, what is that in fahrenheit
+    {n} degrees in celsius are what in fahrenheit
+    in fahrenheit, how much is {n} celsius
+    i need {n} celsius in fahrenheit
+    fahrenheit for {n} celsius
+    {n} °C as °F
+    what does {n} celsius come to in fahrenheit
     """
 )
 
@@ -83,7 +121,7 @@ def _count(n: int, unit: tuple[str, str, str]) -> str:
     return f"{n} {unit[0] if n == 1 else unit[1]}"
 
 
-@intent(4, filler=0.5)
+@intent(5, filler=0.5)
 def conversion(r: Random, world: World) -> Turn:
     c = r.choice(CONVERSIONS)
     n = r.randint(1, 99 if c.factor in (10, 100, 1000) else 12)
