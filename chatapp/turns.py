@@ -16,7 +16,7 @@ from chatapp.choices import Choices
 from chatapp.coming import Coming
 from chatapp.jobs import Ask, GoOn, Job, Jobs, Open, Question, Retry
 from chatapp.options import ChatOptions
-from chatapp.paths import model_path
+from chatapp.paths import BUILT_IN, model_path
 from chatapp.remote.address import is_address, label
 from chatapp.replies import Replies
 from chatapp.session import Session
@@ -24,6 +24,7 @@ from chatapp.status import Status
 from chatapp.store import StoreError
 from chatapp.view import View
 from runtime.protocol import (
+    BUILT_IN_MODEL,
     Delta,
     Event,
     Failed,
@@ -348,7 +349,7 @@ class Turns:
                 self._board.show(status)
 
     async def _load(self, job: Open) -> None:
-        self._loading = label(job.path)
+        self._loading = BUILT_IN if job.path == str(BUILT_IN_MODEL) else label(job.path)
         self._board.show(Status(state="connecting" if is_address(job.path) else "loading", busy=True))
         try:
             await self._play_load(job)

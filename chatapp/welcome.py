@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -63,8 +64,22 @@ class Welcome(Vertical, PlainContainer, Block):
 
 
 class FirstKeys(Static):
-    """The keys to know first."""
+    """The keys to know first, each on one line with what it does."""
+
+    _width = 0
+
+    def on_resize(self, event: events.Resize) -> None:
+        if event.size.width != self._width:
+            self._width = event.size.width
+            self.refresh(layout=True)
 
     def render(self) -> Content:
-        pairs = [Content.assemble((key_of(self, id, usual), "bold"), f" {what}") for id, usual, what in _KEYS]
-        return Content.styled("  ·  ", "$text-disabled").join(pairs)
+        dot = Content.styled("  ·  ", "$text-disabled")
+        lines: list[Content] = []
+        for id, usual, what in _KEYS:
+            told = Content.assemble((key_of(self, id, usual), "bold"), f" {what}")
+            if lines and lines[-1].cell_length + dot.cell_length + told.cell_length <= (self._width or 80):
+                lines[-1] = Content("").join([lines[-1], dot, told])
+            else:
+                lines.append(told)
+        return Content("\n").join(lines)
