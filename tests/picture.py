@@ -158,7 +158,7 @@ async def take_screen(name: str, theme: str, size: tuple[int, int]) -> str:
         async with running(backend, Path(folder), shot.options, settings=settings, size=size) as chat:
             await shot.show(chat)
             if name == "settings":
-                await chat.pilot.press(*["down"] * 14)
+                await chat.pilot.press(*["down"] * 15)
             await chat.pilot.pause()
             return _WEB_FONT.sub("", chat.app.export_screenshot(title="qwenchat"))
 
@@ -185,7 +185,7 @@ async def take_sidebar() -> str:
         options = ChatOptions(model="/m.gguf", conversation_id=made.id)
         store.close()
         settings = Settings(theme="moss")
-        async with running(FakeBackend(), Path(folder), options, settings=settings, size=(110, 24)) as chat:
+        async with running(FakeBackend(), Path(folder), options, settings=settings, size=(104, 18)) as chat:
             await chat.until(lambda: "Rye drinks" in chat.text())
             await chat.pilot.press("ctrl+r", *"rye")
             await chat.until(lambda: "Bread for" in chat.text() and "Lisbon" not in chat.text())

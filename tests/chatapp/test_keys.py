@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import FakeBackend
-from harness import running
+from harness import here, running
 from textual.binding import Binding
 
 from chatapp import keys
@@ -94,6 +94,7 @@ class TestSettings:
             await chat.until(lambda: not chat.app.is_running)
 
 
+@here("it asks for no reply")
 async def test_hints_name_the_keys_of_the_settings(tmp_path: Path) -> None:
     wanted = Settings(keys={"chat.thinking": "f4,f5", "chat.interrupt": "f6", "sidebar.pin": "f8", "form.clear": "f9"})
     async with running(FakeBackend(), tmp_path, settings=wanted, size=(140, 40)) as chat:
@@ -108,6 +109,7 @@ async def test_hints_name_the_keys_of_the_settings(tmp_path: Path) -> None:
         await chat.until(lambda: "F9 takes away · Esc closes" in chat.text())
 
 
+@here("it asks for no reply")
 async def test_the_command_shows_them_all_with_their_names(tmp_path: Path) -> None:
     async with running(FakeBackend(), tmp_path, size=(100, 90)) as chat:
         await chat.send("/keys")

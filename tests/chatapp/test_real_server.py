@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from harness import here, running
 from program import Program, wait_for
-from test_remote import ask, ended, load, texts
+from remotes import ask, ended, load, texts
 
 from chatapp.backends import Backends
 from chatapp.local import LocalBackend

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from chat_server import MODEL, Answer, ChatServer, event, say, serving, stop, streamed, think
-from test_remote import ask, connected, load, texts
+from remotes import ask, connected, load, texts
 
 from chatapp.log import Log
 from chatapp.remote.backend import RemoteBackend

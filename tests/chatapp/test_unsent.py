@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import MODEL, FakeBackend, Gate, say
-from harness import running
+from harness import here, running
 
 from chatapp import unsent
 from chatapp.options import ChatOptions
@@ -283,3 +283,11 @@ def test_the_latest_conversation_does_not_depend_on_the_clock(tmp_path: Path) ->
         assert latest.id == each.id
         store.finish(node.id, "x", "")
     store.close()
+
+
+@here("it asks for no reply")
+async def test_what_is_written_is_known_also_when_the_screen_is_gone(tmp_path: Path) -> None:
+    """A write that is due when the chat ends still finds it."""
+    async with running(FakeBackend(), tmp_path) as chat:
+        await chat.write("half")
+    assert chat.screen._unsent() == Unsent("half")
