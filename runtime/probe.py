@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from kernels.op import Column
 from runtime.cache import SequenceState
-from runtime.gguf import GGUFError
-from runtime.models.config import ModelError
+from runtime.errors import UserError
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 
@@ -31,7 +30,7 @@ def probe(
 ) -> dict[str, NDArray[Any]]:
     """The arrays named above; `chunk` prefills that many tokens at a time (None: all at once).
 
-    Raises GGUFError, ModelError, or ValueError for ids that the model has not.
+    Raises UserError, for ids that the model has not too.
     """
     model = load_model(path, ops).model
     if not ids or not all(0 <= i < model.vocabulary for i in ids):
@@ -82,7 +81,7 @@ def main() -> int:
         found = probe(options.model, options.ids, ops=options.ops, greedy=options.greedy, chunk=options.chunk or None)
         with options.out.open("wb") as file:
             np.savez(file, allow_pickle=False, **found)
-    except (GGUFError, ModelError, ValueError, OSError) as error:
+    except (UserError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

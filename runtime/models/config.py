@@ -20,6 +20,13 @@ class ModelError(UserError):
     kind = "load"
 
 
+class UnknownTokenError(UserError):
+    """A token that the model does not know; one sentence for the user."""
+
+    def __init__(self, id: int, vocabulary: int) -> None:
+        super().__init__(f"The model knows the tokens 0 to {vocabulary - 1:,}, and {id:,} is none of them.")
+
+
 @dataclass(frozen=True)
 class DeltaNetConfig:
     key_heads: int

@@ -27,7 +27,7 @@ from kernels.residual import add, shift_rows
 from runtime.cache import KVType, LayerCache, RecurrentState, SequenceState, StagedRows, StagedState
 from runtime.errors import Interrupted
 from runtime.models import fused
-from runtime.models.config import ModelConfig, MoEConfig
+from runtime.models.config import ModelConfig, MoEConfig, UnknownTokenError
 from runtime.models.draft_head import DraftHead
 from runtime.models.stepping import ROWS, Left, Past, Stepper
 from runtime.rope import RotaryEmbedding
@@ -281,6 +281,11 @@ class Qwen35:
     def vocabulary(self) -> int:
         return self.trunk.token_embd.shape[0]
 
+    def check_ids(self, ids: Sequence[int]) -> None:
+        """Raises UnknownTokenError for an id that has no embedding: natively, whatever lies there would be read."""
+        if ids and not (min(ids) >= 0 and max(ids) < self.vocabulary):
+            raise UnknownTokenError(next(id for id in ids if not 0 <= id < self.vocabulary), self.vocabulary)
+
     def new_state(self, kv: KVType = "f32") -> SequenceState:
         card = self.ops.card.device if self.ops.card else None
         return SequenceState.empty(self.config, mtp=self.mtp is not None, kv=kv, card=card)
@@ -303,6 +308,7 @@ class Qwen35:
         output_norm, [T, H].
         """
         rows, start = len(ids), state.length
+        self.check_ids(ids)
         if self.stepper and positions is None and self.stepper.takes(state, rows):
             return self.stepper.forward(ids, state, each=each)
         at, mtp_at = self._place(start, rows, positions), self._mtp_place(rows, state)
@@ -391,6 +397,7 @@ class Qwen35:
         """
         if self.mtp is None or state.mtp_kv is None:
             raise ValueError("this model has no MTP block")
+        self.check_ids(next_ids)
         cache, rows = state.mtp_kv, len(next_ids)
         at = self._place(start, rows, None)
         cache.reserve(start, rows)

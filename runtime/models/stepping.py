@@ -203,7 +203,8 @@ class Stepper:
     def step(
         self, new: Sequence[int], state: SequenceState, sampler: Sampler, *, made: int = 0, given: Sequence[int] = ()
     ) -> Chosen:
-        """Read `new` tokens and `made` or `given` drafts after them, and stage them all."""
+        """Read `new` tokens and `made` or `given` drafts after them, and stage them all. Raises UnknownTokenError."""
+        self._model.check_ids((*new, *given))
         plan = _Plan(len(new), made, len(given), chosen=True, each=bool(made or given))
         self._id_numbers[: len(new) + len(given)] = [*new, *given]
         _, logits = self._run(plan, state, sampler)

@@ -10,9 +10,12 @@ import torch
 from gguf import GGMLQuantizationType
 from rewrite import GOLDENS, rewrite, tensor_names, tensor_values
 
-from runtime.models.config import ModelError
+from kernels.op import Column
+from runtime.models.config import ModelError, UnknownTokenError
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
+from runtime.sampling import Sampler, SamplingParams
+from runtime.speculative import verify
 
 DENSE, MOE = GOLDENS / "tiny-dense.gguf", GOLDENS / "tiny-moe.gguf"
 IDS = [int(i) for i in np.random.default_rng(7).integers(0, 300, 120)]
@@ -39,6 +42,41 @@ def run(model: Qwen35, *parts: list[int]) -> torch.Tensor:
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).norm() / b.norm())
+
+
+@pytest.mark.parametrize("column", ["reference", "cpu"])
+class TestTokensThatTheModelHasNot:
+    @pytest.fixture
+    def tiny(self, column: Column) -> Qwen35:
+        return load_model(DENSE, column, threads=1).model
+
+    @pytest.mark.parametrize("rows", [1, 3, 40], ids=lambda rows: f"among {rows}")
+    @pytest.mark.parametrize("past", [0, 1_000_000_000], ids=["the first", "far beyond"])
+    def test_are_refused_by_number_and_leave_no_trace(self, tiny: Qwen35, rows: int, past: int) -> None:
+        """Natively, memory beyond the embeddings would be read."""
+        state, id = tiny.new_state(), tiny.vocabulary + past
+        tiny.forward(IDS[:9], state)
+        state.commit()
+        with pytest.raises(UnknownTokenError, match=f"and {id:,} is none of them"):
+            tiny.forward([*IDS[: rows - 1], id], state)
+        with pytest.raises(UnknownTokenError):
+            tiny.forward([-1] * rows, state)
+        tiny.forward(IDS[9:12], state)
+        state.commit()
+        hidden = tiny.forward(IDS[12:13], state)
+        assert distance(tiny.logits(hidden)[0], run(tiny, IDS[:9], IDS[9:12], IDS[12:13])) < 1e-6
+
+    def test_are_refused_as_drafts(self, tiny: Qwen35) -> None:
+        state = tiny.new_state()
+        hidden = tiny.forward(IDS[:9], state)
+        state.commit()
+        sampler = Sampler(SamplingParams(temperature=0), (), tiny.vocabulary)
+        with pytest.raises(UnknownTokenError):
+            verify(tiny, state, [tiny.vocabulary], [], sampler)
+        with pytest.raises(UnknownTokenError):
+            verify(tiny, state, [IDS[9]], [tiny.vocabulary], sampler)
+        with pytest.raises(UnknownTokenError):
+            tiny.draft([tiny.vocabulary], hidden[-1:], state, 8)
 
 
 class TestCuts:
