@@ -1,11 +1,11 @@
 """What memory a model takes with its context full, beside what `runtime.fit` says of it before the load.
 
-The child loads the model as the chat does and reads three short pieces of a prompt, so that the recurrent state is
-there as often as in a conversation: two places to come back to, the live one, and soon the next. To read the whole
-context would take minutes, and its memory can be had at once: that of all keys and values is taken and written. Then
-the child reads a piece of full length, which is the peak, and ends. What it needs is the peak of its
-anonymous memory: pages of the mapped file are read again when memory is short. Where native functions had to be made
-first, which takes memory once in a machine's life, it is measured again.
+The child loads the model as the chat does and reads four pieces of a prompt: all of a context of 2,048 tokens. Then the
+recurrent state is there as often as in a conversation: two places to come back to, the live one, and the next. To read
+a longer context would take minutes, and its memory can be had at once: before the last piece, that of all keys and
+values is taken and written. What it needs is the peak of its anonymous memory: pages of the mapped file are read again
+when memory is short. Where native functions had to be made first, which takes memory once in a machine's life, it is
+measured again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from runtime.protocol import Load
 if TYPE_CHECKING:
     from runtime.cache import SequenceState
 
-_POLL = 0.002  # seconds
+_POLL = 0.01  # seconds: what is freed the heap keeps for longer
 _TOKEN = 9  # any
-_SHORT = 16  # tokens of a piece that is read for the state that it leaves
 
 
 @dataclass(frozen=True)
@@ -104,11 +103,10 @@ def fill(load: Load) -> SequenceState:
     chat, _, _ = open_chat_model(load, lambda done, total: None)
     model, context = chat.engine.model, chat.engine.context_length
     state = chat.engine.pool.new_state()
-    chunk = min(PREFILL_CHUNK, context // 2)
-    short = min(_SHORT, context // 8)
+    chunk = min(PREFILL_CHUNK, context // 4)
     with torch.inference_mode():
         for place in (True, True, False):
-            model.forward([_TOKEN] * short, state)
+            model.forward([_TOKEN] * chunk, state)
             state.commit()
             if place:
                 state.checkpoint()

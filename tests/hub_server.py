@@ -55,6 +55,7 @@ class Hub:
     token: str = "hf_right"
     requests: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, Range
     hosts: set[str] = field(default_factory=set)
+    listed: dict[str, dict[str, int]] = field(default_factory=dict)  # by repository: files that it only tells of, bytes
     port: int = 0
 
     @property
@@ -74,7 +75,7 @@ class Hub:
         return hashlib.sha1("\n".join(parts).encode()).hexdigest()
 
     def repos(self) -> list[str]:
-        return sorted(str(path.relative_to(self.folder)) for path in self.folder.glob("*/*"))
+        return sorted({*(str(path.relative_to(self.folder)) for path in self.folder.glob("*/*")), *self.listed})
 
     def info(self, repo: str) -> dict[str, object]:
         siblings = []
@@ -88,6 +89,9 @@ class Hub:
                     "lfs": {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pointerSize": 130},
                 }
             )
+        for name, size in self.listed.get(repo, {}).items():
+            lfs = {"size": size, "sha256": hashlib.sha256(name.encode()).hexdigest(), "pointerSize": 130}
+            siblings.append({"rfilename": name, "size": size, "blobId": "0" * 40, "lfs": lfs})
         return {
             "_id": "0",
             "id": repo,
