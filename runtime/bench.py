@@ -42,8 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     memory.add_argument("--context", type=int, help="tokens (default: 32768)")
     memory.add_argument("--kv-type", choices=["auto", "q8"], default="auto", help="type of keys and values")
     speed = benchmarks.add_parser("speed", help="how fast a model loads, reads and writes")
-    speed.add_argument("--prefill", type=int, default=512, help="tokens (default: %(default)s)")
-    speed.add_argument("--at", type=int, nargs="+", default=[128, 4096], help="tokens before (default: 128 4096)")
+    speed.add_argument("--prefill", type=int, default=512, help="tokens; 0: do not measure (default: %(default)s)")
+    speed.add_argument("--repeats", type=int, default=3, help="of prefill (default: %(default)s)")
+    speed.add_argument("--at", type=int, nargs="*", default=[128, 4096], help="tokens before (default: 128 4096)")
     speed.add_argument("--tokens", type=int, default=32, help="to take the median of (default: %(default)s)")
     speed.add_argument("--threads", type=int, help="of the model")
     for benchmark in (resume, drafts, memory, speed):
@@ -88,7 +89,9 @@ def _speed(found: argparse.Namespace) -> bench_speed.Report:
 
     ops: Column = "cpu" if found.ops == "auto" else found.ops
     threads = found.threads or physical_cores()
-    return bench_speed.measure(Path(found.model), found.at, found.prefill, found.tokens, threads, ops)
+    return bench_speed.measure(
+        Path(found.model), found.at, found.prefill, found.tokens, threads, ops, max(1, found.repeats)
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """How fast a model loads, reads and writes on this machine.
 
 `load_s` is the time to the first token, packing and recording included. A decode step is one token through the trunk
-and the head; `python_ms` is the part of it that is not spent in native functions.
+and the head; `python_ms` is the part of it that is not spent in native functions. All but the first block of a long
+context is random keys and values, since to read it would take minutes and none of its numbers matters.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from kernels.op import Column
+from runtime.cache import BLOCK, SequenceState
 from runtime.engine import PREFILL_CHUNK
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
@@ -53,9 +55,10 @@ class Report:
     def as_text(self) -> str:
         lines = [
             f"{self.model}, {self.ops}, {self.threads} threads, {self.peak_mb:.0f} MB at most",
-            f"first token after {self.load_s:.2f} s; "
-            f"prefill of {self.prefill_tokens}: {self.prefill_tok_per_s:.0f} tok/s",
+            f"first token after {self.load_s:.2f} s",
         ]
+        if self.prefill_tokens:
+            lines.append(f"prefill of {self.prefill_tokens}: {self.prefill_tok_per_s:.0f} tok/s")
         lines += [
             f"decode after {decode.context}: {decode.tok_per_s:.1f} tok/s, {decode.gb_per_s:.1f} GB/s, "
             f"{decode.cpu_ms:.1f} ms of processor time, {decode.python_ms:.2f} ms in Python"
@@ -64,7 +67,9 @@ class Report:
         return "\n".join(lines)
 
 
-def measure(path: Path, contexts: list[int], prefill: int, tokens: int, threads: int, ops: Column) -> Report:
+def measure(
+    path: Path, contexts: list[int], prefill: int, tokens: int, threads: int, ops: Column, repeats: int
+) -> Report:
     """Raises UserError for files that cannot be run."""
     torch.set_num_threads(threads)
     started = time.perf_counter()
@@ -81,27 +86,43 @@ def measure(path: Path, contexts: list[int], prefill: int, tokens: int, threads:
         ops=model.ops.column,
         load_s=load,
         prefill_tokens=prefill,
-        prefill_tok_per_s=_prefill(model, prefill),
+        prefill_tok_per_s=_prefill(model, prefill, repeats) if prefill else 0.0,
         decode=tuple(_decode(model, context, tokens, weights) for context in contexts),
         peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (10 if sys.platform == "linux" else 20)),
     )
 
 
-def _prefill(model: Qwen35, tokens: int) -> float:
+def _prefill(model: Qwen35, tokens: int, repeats: int) -> float:
     rates = []
-    for _ in range(3):
+    for _ in range(repeats):
         state = model.new_state()
         started = time.perf_counter()
-        model.logits(model.forward([_TOKEN] * tokens, state)[-1:])
+        while state.length < tokens:
+            hidden = model.forward([_TOKEN] * min(PREFILL_CHUNK, tokens - state.length), state)
+            state.commit()
+        model.logits(hidden[-1:])
         rates.append(tokens / (time.perf_counter() - started))
     return statistics.median(rates)
 
 
-def _decode(model: Qwen35, context: int, tokens: int, weights: int) -> Decode:
+def _with_context(model: Qwen35, tokens: int) -> SequenceState:
     state = model.new_state()
-    while state.length < context:
-        model.forward([_TOKEN] * min(PREFILL_CHUNK, context - state.length), state)
-        state.commit()
+    model.forward([_TOKEN] * min(BLOCK, tokens), state)
+    state.commit()
+    if tokens > state.length:
+        caches = (state.kv, 0), *([(state.mtp_kv, 1)] if state.mtp_kv else [])
+        for cache, behind in caches:
+            first = len(cache.blocks)
+            cache.reserve(state.length, tokens - behind - state.length)
+            for block in cache.blocks[first:]:
+                for tensor in block.tensors.values():
+                    tensor.normal_()
+        state.ids.extend([_TOKEN] * (tokens - state.length))
+    return state
+
+
+def _decode(model: Qwen35, context: int, tokens: int, weights: int) -> Decode:
+    state = _with_context(model, context)
     walls, cpus, outside = [], [], []
     for _ in range(tokens + 2):  # the first ones may record
         native = model.ops.machine.native_seconds if model.ops.machine else 0.0

@@ -44,9 +44,9 @@ class KVBlock:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     @cached_property
-    def addresses(self) -> tuple[int, int]:
-        """Of its keys and of its values."""
-        return self.tensors["keys"].data_ptr(), self.tensors["values"].data_ptr()
+    def addresses(self) -> tuple[int, ...]:
+        """Of its tensors, in their order."""
+        return tuple(tensor.data_ptr() for tensor in self.tensors.values())
 
     def rows(self, count: int) -> dict[str, Tensor]:
         """Its first rows, views."""
@@ -109,14 +109,14 @@ class KVCache:
 
     @property
     def tables(self) -> list[list[Tensor]]:
-        """All blocks' keys, and all blocks' values."""
-        return [[block.tensors[name] for block in self.blocks] for name in ("keys", "values")]
+        """For each tensor of a block, all blocks'. There is a block."""
+        return [[block.tensors[name] for block in self.blocks] for name in self.blocks[0].tensors]
 
     @property
     def addresses(self) -> list[list[int]]:
-        """Of all blocks' keys, and of all blocks' values."""
-        pairs = [block.addresses for block in self.blocks]
-        return [[pair[i] for pair in pairs] for i in range(2)]
+        """Those of `tables`."""
+        of_blocks = [block.addresses for block in self.blocks]
+        return [[addresses[i] for addresses in of_blocks] for i in range(len(of_blocks[0]))]
 
     def hold(self, length: int) -> None:
         """The first `length` rows are now part of the sequence, and what lies beyond is not."""

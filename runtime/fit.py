@@ -25,7 +25,7 @@ from runtime.models.config import ModelConfig
 
 DEFAULT_CONTEXT = 32_768  # tokens
 BLOCK = 256  # tokens of keys and values that are allocated at once
-PREFILL = 512  # tokens of a piece of prefill
+PREFILL = 256  # tokens of a piece of prefill
 VOCABULARY = 248_320
 _HEADER = 11_000_000  # bytes of vocabulary and merges in a file of this family
 _BASE = 385_000_000

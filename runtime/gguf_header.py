@@ -135,7 +135,7 @@ class _Cursor:
         """Bytes that are no UTF-8 become U+FFFD."""
         # A vocabulary and its merges are half a million strings: this loop is the time of opening a file.
         data, at, end, length = self._data, self.at, self._end, _U64.unpack_from
-        found: list[bytes] = []
+        found: list[str] = []
         for _ in range(count):
             self.at = at
             start = at + 8
@@ -144,12 +144,12 @@ class _Cursor:
             at = start + length(data, at)[0]
             if at > end:
                 self._need(at - self.at)
-            found.append(data[start:at])
+            try:
+                found.append(data[start:at].decode())
+            except UnicodeDecodeError:
+                found.append(data[start:at].decode("utf-8", "replace"))
         self.at = at
-        try:
-            return [raw.decode() for raw in found]
-        except UnicodeDecodeError:
-            return [raw.decode("utf-8", "replace") for raw in found]
+        return found
 
     def claim(self, count: int, smallest: int, what: str) -> None:
         """Check that `count` things of at least `smallest` bytes may follow."""

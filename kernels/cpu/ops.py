@@ -119,9 +119,10 @@ def conv_resume(machine: Machine, x: Tensor, before: Tensor, moved: Tensor, weig
     _, rows = _native()
     (tokens, channels), width = x.shape, weight.shape[1]
     y, xs = torch.empty_like(x), torch.empty(width - 1 + tokens, channels)
-    share = max(64, _SHARE // tokens // 16 * 16)
+    share = max(64, _SHARE // min(tokens, rows.CONV_TOKENS) // 16 * 16)
     words = x, before, moved, weight, y, xs, tokens, channels, share
-    machine.call(rows.causal_conv1d, (width,), -(-channels // share), *words)
+    pieces = -(-channels // share) * -(-tokens // rows.CONV_TOKENS)
+    machine.call(rows.causal_conv1d, (width,), pieces, *words)
     return y, xs
 
 

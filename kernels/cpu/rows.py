@@ -131,29 +131,37 @@ def rope(module: ir.Module, target: Target, name: str) -> None:
     f.finish()
 
 
+CONV_TOKENS = (
+    16  # of a piece; with all of a prompt's, rows that lie as far apart as these push each other out of the cache
+)
+
+
 def causal_conv1d(module: ir.Module, target: Target, name: str, width: int) -> None:
     """Words: x [T, C], inputs before, the window's first row in them [1] (int64), weight [C, W], y [T, C],
-    xs [W−1+T, C], T, C, channels a piece.
+    xs [W−1+T, C], T, C, channels a piece. A piece is some channels of `CONV_TOKENS` tokens.
     """
     f = Function(module, target, name)
     x, before, moved, weight, y, xs, tokens, channels, share = (f.word(i) for i in range(9))
-    window = before + f.load(moved, i64) * channels * 4
-    start = f.piece * share
+    parts = (channels + (share - 1)) / share
+    begin, start = f.piece / parts * CONV_TOKENS, f.piece % parts * share
+    end, row = (begin + CONV_TOKENS).smaller(tokens), channels * 4
+    first = begin.equals(0)
+    window = first.choose(before + f.load(moved, i64) * row, x + (begin - (width - 1)) * row)
     for lanes, i in f.lanes((start + share).smaller(channels) - start):
         at = 4 * (start + i)
         taps = f.load(weight + at * width, f32(lanes * width))
         weights = [taps.pick(range(j, lanes * width, width)) for j in range(width)]
-        past = []
-        for j in range(width - 1):
-            past.append(f.variable(f.load(window + j * channels * 4 + at, f32(lanes))))
-            f.store(xs + j * channels * 4 + at, past[j].value)
-        for t in f.range(0, tokens):
-            new = f.load(x + t * channels * 4 + at, f32(lanes))
-            f.store(xs + (t + (width - 1)) * channels * 4 + at, new)
+        past = [f.variable(f.load(window + j * row + at, f32(lanes))) for j in range(width - 1)]
+        with f.when(first):
+            for j in range(width - 1):
+                f.store(xs + j * row + at, past[j].value)
+        for t in f.range(begin, end):
+            new = f.load(x + t * row + at, f32(lanes))
+            f.store(xs + (t + (width - 1)) * row + at, new)
             total = new * weights[-1]
             for j in range(width - 1):
                 total = total + past[j].value * weights[j]
-            f.store(y + t * channels * 4 + at, f.silu(total))
+            f.store(y + t * row + at, f.silu(total))
             for j in range(width - 2):
                 past[j].value = past[j + 1].value
             past[-1].value = new

@@ -409,8 +409,8 @@ class Qwen35:
         inputs = [torch.tensor(next_ids, device=self.ops.device), hidden.contiguous(), at.cos, at.sin]
         if self.ops.card:
             return self.mtp(inputs[0], inputs[1], cache.layer(0), at)
-        if self._replay and rows <= ROWS and cache.kind == "f32":
-            return self._replay(("draft", rows), work, inputs, cache.tables, start)[0]
+        if self._replay and rows <= ROWS:
+            return self._replay(("draft", rows, cache.kind), work, inputs, cache.tables, start)[0]
         return work(inputs)[0]
 
     def draft_row(

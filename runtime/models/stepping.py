@@ -186,7 +186,7 @@ class Stepper:
         self._id_numbers, self._token_numbers = self._ids.numpy(), self._tokens.numpy()
 
     def takes(self, state: SequenceState, rows: int) -> bool:
-        return rows <= ROWS and state.kv.kind == "f32" and state.hidden is not None
+        return rows <= ROWS and state.hidden is not None
 
     def prepare(self, state: SequenceState, drafts: int) -> None:
         """Lay out the programs of steps with up to so many drafts, so that the first of them need not wait for it."""
@@ -273,9 +273,10 @@ class Stepper:
         return states
 
     def _program(self, plan: _Plan, state: SequenceState) -> tuple[Runnable, Tensor]:
-        if plan not in self._programs:
-            self._programs[plan] = self._record(plan, state)
-        return self._programs[plan]
+        key = plan, state.kv.kind
+        if key not in self._programs:
+            self._programs[key] = self._record(plan, state)
+        return self._programs[key]
 
     @torch.inference_mode()
     def _record(self, plan: _Plan, state: SequenceState) -> tuple[Runnable, Tensor]:

@@ -118,7 +118,7 @@ class TestGeneration:
     def test_a_long_prompt_is_prefilled_in_chunks_and_gives_the_same(self, engine: Engine, model: Qwen35) -> None:
         prompt = PROMPT * 40
         steps = list(engine.generate("a", request(prompt, max_tokens=8), never))
-        assert [step.done for step in steps if isinstance(step, Prefilled)] == [0, 512, 960]
+        assert [step.done for step in steps if isinstance(step, Prefilled)] == [0, 256, 512, 768, 960]
         state = model.new_state()
         hidden, expected = model.forward(prompt, state), []
         state.commit()
@@ -181,7 +181,7 @@ class TestCancel:
         """A chunk of a large model takes many seconds."""
         layers = engine.model.config.layers
         steps = list(engine.generate("a", request(PROMPT * 40), after(1 + layers + 1)))  # in the second chunk
-        assert [step.done for step in steps if isinstance(step, Prefilled)] == [0, 512]
+        assert [step.done for step in steps if isinstance(step, Prefilled)] == [0, 256]
         assert steps[-1] == Done("cancelled")
         steps = list(new_engine(engine.model, 2048).generate("a", request(PROMPT * 40), after(1 + 1)))
         assert [step.done for step in steps if isinstance(step, Prefilled)] == [0]
@@ -191,7 +191,7 @@ class TestCancel:
     def test_leaves_a_state_to_go_on_from(self, engine: Engine, count: int) -> None:
         list(engine.generate("a", request(PROMPT * 40), after(count)))
         steps = list(engine.generate("a", request(PROMPT * 40, max_tokens=4), never))
-        assert cached(iter(steps)) == (512 if count > 5 else 0)
+        assert cached(iter(steps)) == (256 if count > 5 else 0)
         fresh = tokens(new_engine(engine.model, 2048).generate("b", request(PROMPT * 40, max_tokens=4), never))
         assert tokens(iter(steps)) == fresh
 

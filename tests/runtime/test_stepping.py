@@ -12,7 +12,7 @@ from rewrite import GOLDENS
 from states import assert_same_state
 
 from kernels.sample import UNDECIDED
-from runtime.cache import SequenceState
+from runtime.cache import KVType, SequenceState
 from runtime.engine import Engine, NewToken, Request
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
@@ -41,9 +41,9 @@ def greedy(model: Qwen35) -> Sampler:
     return Sampler(SamplingParams(temperature=0), IDS, model.vocabulary)
 
 
-def op_by_op(model: Qwen35, ids: Sequence[int], patch: pytest.MonkeyPatch) -> SequenceState:
+def op_by_op(model: Qwen35, ids: Sequence[int], patch: pytest.MonkeyPatch, kv: KVType = "f32") -> SequenceState:
     """A state of `ids`, read a token at a time without programs."""
-    state = model.new_state()
+    state = model.new_state(kv)
     with patch.context() as scope:
         scope.setattr(model, "stepper", None)
         for id in ids:
@@ -52,8 +52,8 @@ def op_by_op(model: Qwen35, ids: Sequence[int], patch: pytest.MonkeyPatch) -> Se
     return state
 
 
-def read(model: Qwen35, ids: Sequence[int]) -> SequenceState:
-    state = model.new_state()
+def read(model: Qwen35, ids: Sequence[int], kv: KVType = "f32") -> SequenceState:
+    state = model.new_state(kv)
     model.forward(ids, state)
     state.commit()
     return state
@@ -75,6 +75,18 @@ def test_any_part_of_each_step_may_be_kept(
         if rng.random() < 0.2:
             assert len(list(state.recurrent)) == model.config.recurrent.count(True)  # which makes states of them
     assert_same_state(state, op_by_op(model, state.ids, monkeypatch), 1e-5)
+
+
+def test_keys_and_values_in_8_bits(model: Qwen35, stepper: Stepper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over two blocks of the cache, after steps in float32; a row may be rounded to the other side of a half."""
+    stepper.step(IDS[:1], read(model, IDS[:20]), greedy(model), given=[1, 2])
+    ids = [*IDS, *IDS, *IDS, *IDS]
+    state = read(model, ids[:250], "q8")
+    while state.length < 262:
+        at = state.length
+        stepper.step(ids[at : at + 1], state, greedy(model), given=[*ids[at + 1 : at + 2], 5])
+        state.commit(2)
+    assert_same_state(state, op_by_op(model, ids[:262], monkeypatch, "q8"), 1e-2)
 
 
 @pytest.mark.parametrize("made", range(ROWS))
