@@ -43,6 +43,9 @@ class DiskBudget:
         for step in steps:
             for folder in others:
                 excess = sum(sizes.values()) - self.limit
+                if excess <= 0:  # files of one that went may now be another's alone
+                    sizes = {folder: folder_bytes(folder) for folder in sizes}
+                    excess = sum(sizes.values()) - self.limit
                 if excess <= 0:
                     return
                 try:
@@ -68,10 +71,12 @@ class DiskBudget:
 
 
 def folder_bytes(folder: Path) -> int:
+    """Of its files; of one that several snapshots share, its part."""
     try:
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder))
+        found = [entry.stat(follow_symlinks=False) for entry in os.scandir(folder)]
     except FileNotFoundError:  # removed meanwhile
         return 0
+    return sum(-(-status.st_size // max(status.st_nlink, 1)) for status in found)
 
 
 def _thin(folder: Path, excess: int, floor: int) -> None:

@@ -121,30 +121,54 @@ def _bytes(tensor: Tensor) -> memoryview:
     return memoryview(flat.view(torch.uint8).numpy().data)
 
 
-def write_tensors(
-    folder: Path, kind: str, tensors: Mapping[str, Tensor], cancelled: Callable[[], bool], digest: str | None = None
-) -> str:
+@dataclass(frozen=True)
+class Target:
+    """Where the files of one snapshot go. `elsewhere`: by name, files of other snapshots on the same disk."""
+
+    folder: Path
+    cancelled: Callable[[], bool]
+    elsewhere: Callable[[str], Path | None] = lambda name: None
+
+
+def write_tensors(to: Target, kind: str, tensors: Mapping[str, Tensor], digest: str | None = None) -> str:
     """Store tensors under a name made of `kind` and their hash, unless they are there, and return it.
 
-    Raises Interrupted, and OSError.
+    What another snapshot holds too becomes a link to its file. Raises Interrupted, and OSError.
     """
     name = f"{kind}-{digest or digest_of(tensors)}.safetensors"
-    path, size = folder / name, sum(tensor.nbytes for tensor in tensors.values())
-    with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_size > size:  # a power failure leaves empty files
-            return name
+    path, size = to.folder / name, sum(tensor.nbytes for tensor in tensors.values())
+    if _is_there(path, size) or _linked(path, to.elsewhere(name), size):
+        return name
     temporary = path.with_suffix(".new")
     try:
         with temporary.open("wb", buffering=0) as file:
-            _write_all(file.write, _header(tensors), cancelled)
+            _write_all(file.write, _header(tensors), to.cancelled)
             for tensor in tensors.values():
-                _write_all(file.write, _bytes(tensor), cancelled)
+                _write_all(file.write, _bytes(tensor), to.cancelled)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
     return name
+
+
+def _is_there(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size > size  # a power failure leaves empty files
+    except FileNotFoundError:
+        return False
+
+
+def _linked(path: Path, other: Path | None, size: int) -> bool:
+    """Whether `path` is now another name of the other's file; not every disk can do that, and it may just have gone."""
+    if other is None or not _is_there(other, size):
+        return False
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+        path.hardlink_to(other)
+        return True
+    return False
 
 
 def _header(tensors: Mapping[str, Tensor]) -> memoryview:

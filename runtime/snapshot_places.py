@@ -7,7 +7,6 @@ numbers are normally distributed. The error does not add up from turn to turn, s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from kernels.attention_q8 import quantize_rows
 from runtime.cache import Checkpoint, RecurrentState, SequenceState
-from runtime.snapshot_files import read_tensors, write_tensors
+from runtime.snapshot_files import Target, read_tensors, write_tensors
 
 _EXACT, _ROUNDED = "place", "place16"
 
@@ -34,10 +33,10 @@ class PlaceFiles:
         """Of a place that is not the end."""
         return sum(tensor.nbytes for tensor in self._shapes[_ROUNDED].values())
 
-    def write(self, folder: Path, place: Checkpoint, cancelled: Callable[[], bool], *, exact: bool) -> str:
+    def write(self, to: Target, place: Checkpoint, *, exact: bool) -> str:
         """Returns the name of its file. Raises Interrupted, and OSError."""
         kind = _EXACT if exact else _ROUNDED
-        return write_tensors(folder, kind, _tensors(place, kind), cancelled)
+        return write_tensors(to, kind, _tensors(place, kind))
 
     def read(self, folder: Path, name: str, length: int) -> Checkpoint:
         """Raises DamagedError, FileNotFoundError, and OSError."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ from runtime.snapshot_files import (
     DamagedError,
     Manifest,
     NewerError,
+    Target,
     digest_of,
     locked,
     read_tensors,
@@ -151,9 +152,10 @@ class SnapshotStore:
                         "The conversation's state is larger than the budget for states on disk; it is not kept."
                     )
                     return True
-                manifest = self._write(folder, conversation, state, before, cancelled)
+                to = Target(folder, cancelled, self._elsewhere(folder))
+                manifest = self._write(to, conversation, state, before)
                 manifest.write(folder)
-                self._add_places(folder, manifest, state, cancelled)
+                self._add_places(to, manifest, state)
                 os.utime(folder / LOCK)
             self._look(folder)
             self._budget.make_room(folder)
@@ -239,7 +241,7 @@ class SnapshotStore:
             raise DamagedError("a model with an MTP block wrote it for one without, or the other way round")
         with ThreadPoolExecutor(_READERS) as readers:  # whose work is hashing, without Python's lock
             place = readers.submit(self._places.read, folder, manifest.places[length], length)
-            read = partial(self._read_kv, readers, folder, held)
+            read = functools.partial(self._read_kv, readers, folder, held)
             read(manifest.kv, state.kv, manifest.tokens, length)
             if state.mtp_kv and manifest.mtp is not None:
                 stored, wanted = (max(tokens - 1, 0) for tokens in (manifest.tokens, length))
@@ -285,19 +287,22 @@ class SnapshotStore:
 
     # writing
 
-    def _write(
-        self,
-        folder: Path,
-        conversation: str,
-        state: SequenceState,
-        before: Snapshot | None,
-        cancelled: Callable[[], bool],
-    ) -> Manifest:
+    def _elsewhere(self, folder: Path) -> Callable[[str], Path | None]:
+        """Finds files of this model's other snapshots by their names."""
+
+        @functools.cache
+        def found() -> dict[str, Path]:
+            others = [snapshot for snapshot in self._snapshots() if snapshot.folder != folder]
+            return {name: other.folder / name for other in others for name in other.manifest.names}
+
+        return lambda name: found().get(name)
+
+    def _write(self, to: Target, conversation: str, state: SequenceState, before: Snapshot | None) -> Manifest:
         """The sequence and its end, and of the places that are stored those that still hold."""
-        kv = self._write_kv(folder, "kv", state.kv, state.length, cancelled)
+        kv = self._write_kv(to, "kv", state.kv, state.length)
         mtp = None
         if state.mtp_kv:
-            mtp = self._write_kv(folder, "mtp", state.mtp_kv, max(state.length - 1, 0), cancelled)
+            mtp = self._write_kv(to, "mtp", state.mtp_kv, max(state.length - 1, 0))
         stored: dict[int, str] = {}
         if before:
             agreed = common_prefix(before.ids, state.ids)
@@ -306,28 +311,22 @@ class SnapshotStore:
         return Manifest(
             conversation=conversation,
             tokens=state.length,
-            ids=write_tensors(folder, "ids", {"ids": torch.tensor(state.ids, dtype=torch.int32)}, cancelled),
+            ids=write_tensors(to, "ids", {"ids": torch.tensor(state.ids, dtype=torch.int32)}),
             kv=kv,
             mtp=mtp,
-            places={**stored, state.length: self._places.write(folder, end, cancelled, exact=True)},
+            places={**stored, state.length: self._places.write(to, end, exact=True)},
         )
 
-    def _write_kv(
-        self, folder: Path, kind: str, cache: KVCache, length: int, cancelled: Callable[[], bool]
-    ) -> tuple[str, ...]:
+    def _write_kv(self, to: Target, kind: str, cache: KVCache, length: int) -> tuple[str, ...]:
         names = []
         for index, block in enumerate(cache.blocks[: -(-length // BLOCK)]):
             rows = min(length - index * BLOCK, BLOCK)
             if rows == BLOCK and block.digest is None:
                 block.digest = digest_of(block.tensors)
-            names.append(
-                write_tensors(folder, kind, block.rows(rows), cancelled, block.digest if rows == BLOCK else None)
-            )
+            names.append(write_tensors(to, kind, block.rows(rows), block.digest if rows == BLOCK else None))
         return tuple(names)
 
-    def _add_places(
-        self, folder: Path, manifest: Manifest, state: SequenceState, cancelled: Callable[[], bool]
-    ) -> None:
+    def _add_places(self, to: Target, manifest: Manifest, state: SequenceState) -> None:
         """All checkpoints that lie apart, the latest first, or the most useful if the budget is small."""
         held = {place.length: place for place in state.checkpoints}
         apart = [0]
@@ -342,11 +341,11 @@ class SnapshotStore:
         try:
             for length in reversed(wanted):
                 if length not in places:
-                    places[length] = self._places.write(folder, held[length], cancelled, exact=False)
+                    places[length] = self._places.write(to, held[length], exact=False)
         finally:
             manifest = dataclasses.replace(manifest, places=places | end)
-            manifest.write(folder)
-            sweep(folder, manifest)
+            manifest.write(to.folder)
+            sweep(to.folder, manifest)
 
     def _least(self, state: SequenceState) -> int:
         """Bytes that the state takes on disk without any place but its end."""

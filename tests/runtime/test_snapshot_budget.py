@@ -53,6 +53,17 @@ class TestBudget:
         assert files(tmp_path) == {}
         assert len(notices) == 1
 
+    def test_what_conversations_share_is_free_only_when_all_are_gone(self, model: Qwen35, tmp_path: Path) -> None:
+        store, state = new_store(model, tmp_path), state_of(model, IDS)
+        for stamp, name in enumerate(("a", "fork of a")):
+            store.save(name, state.fork(60), never)
+            os.utime(store._folder_of(name) / snapshot_files.LOCK, (0, 1_000_000 + stamp))
+        room = store.nbytes * 5 // 4
+        tight = new_store(model, tmp_path, budget=room)
+        tight.save("b", state_of(model, [9, *IDS[1:]]), never)
+        assert [found.manifest.conversation for found in tight.all()] == ["b"]
+        assert sum(path.stat().st_size for path in tmp_path.glob("*/*/*")) <= room
+
     def test_dropping(self, model: Qwen35, tmp_path: Path) -> None:
         store = new_store(model, tmp_path)
         for name in "abc":

@@ -159,10 +159,10 @@ class TestDisk:
         state, notices = state_of(model, IDS, (10, 20, 30, 40, 50)), list[str]()
         original, written = snapshot_places.write_tensors, []
 
-        def write(folder: Path, kind: str, *args: object) -> str:
+        def write(to: snapshot_files.Target, kind: str, *args: object) -> str:
             if written.append(kind) or written.count("place16") > 2:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            return original(folder, kind, *args)  # type: ignore[arg-type]
+            return original(to, kind, *args)  # type: ignore[arg-type]
 
         monkeypatch.setattr(snapshot_places, "write_tensors", write)
         new_store(model, tmp_path, notices=notices).save("a", state, never)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from states import after, ask, assert_same_state, never, new_engine, new_store, 
 
 from runtime import snapshot_files
 from runtime.models.qwen35 import Qwen35
+from runtime.snapshots import SnapshotStore
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +103,61 @@ class TestHeld:
         state.commit()
         assert_same_state(state, prefilled(model, IDS), tolerance=2e-4)
         assert_same_state(end, prefilled(model, [*IDS, 7, 8]))
+
+
+class TestForks:
+    """What conversations share is on the disk once."""
+
+    def save_both(self, model: Qwen35, root: Path) -> SnapshotStore:
+        store, state = new_store(model, root), state_of(model, IDS, (20, 40))
+        store.save("a", state, never)
+        fork = state.fork(40)
+        model.forward(IDS[50:], fork)
+        fork.commit()
+        store.save("fork", fork, never)
+        return store
+
+    def test_the_blocks_and_places_before_it_are_the_same_files(self, model: Qwen35, tmp_path: Path) -> None:
+        store = self.save_both(model, tmp_path)
+        one, other = (store._folder_of(name) for name in ("a", "fork"))
+        same = [path for path in one.iterdir() if (other / path.name).exists() and path.samefile(other / path.name)]
+        kinds = sorted(path.name.partition("-")[0] for path in same)
+        assert kinds == ["kv"] * (40 // BLOCK) + ["mtp"] * (39 // BLOCK) + ["place16"] * 2
+        stats = {path.stat().st_ino: path.stat().st_size for path in tmp_path.glob("*/*/*")}
+        assert sum(stats.values()) <= store.nbytes <= sum(stats.values()) + len(stats)
+
+    @pytest.mark.parametrize("gone", ["a", "fork"])
+    def test_each_outlives_the_other(self, model: Qwen35, tmp_path: Path, gone: str) -> None:
+        self.save_both(model, tmp_path).drop(gone)
+        wanted = IDS if gone == "fork" else [*IDS[:40], *IDS[50:]]
+        state = restored(new_store(model, tmp_path), wanted)
+        assert state
+        assert_same_state(state, prefilled(model, wanted))
+
+    def test_on_a_disk_without_links_they_are_written_again(
+        self, model: Qwen35, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(path: Path, target: Path) -> None:
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+        store = self.save_both(model, tmp_path)
+        state = restored(new_store(model, tmp_path), [*IDS[:40], *IDS[50:]])
+        assert state
+        assert_same_state(state, prefilled(model, [*IDS[:40], *IDS[50:]]))
+        assert store.nbytes == sum(path.stat().st_size for path in tmp_path.glob("*/*/*"))
+
+    def test_a_torn_file_of_another_conversation_is_not_shared(self, model: Qwen35, tmp_path: Path) -> None:
+        """A power failure leaves empty files."""
+        store, state = new_store(model, tmp_path), state_of(model, IDS)
+        store.save("a", state, never)
+        for path in store._folder_of("a").glob("kv-*"):
+            os.truncate(path, 0)
+        store.save("fork", state.fork(60), never)
+        store.drop("a")
+        found = restored(new_store(model, tmp_path), IDS)
+        assert found
+        assert_same_state(found, prefilled(model, IDS))
 
 
 class TestIncrement:
