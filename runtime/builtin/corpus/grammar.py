@@ -220,4 +220,9 @@ def listed(items: list[str], last: str = "and") -> str:
 
 def article(noun: str) -> str:
     """The noun with `a` or `an`."""
-    return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"
+    return f"{'an' if before_vowel(noun) else 'a'} {noun}"
+
+
+def before_vowel(noun: str) -> bool:
+    """Whether the noun begins with the sound of a vowel, as far as its letters tell."""
+    return noun[:1] in "aeiouAEIOU" and re.match("eu|uk|uni|us", noun, re.I) is None

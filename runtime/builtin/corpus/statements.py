@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from random import Random
 
-from runtime.builtin.corpus import fillings
+from runtime.builtin.corpus import events, fillings
 from runtime.builtin.corpus.dialogue import RECALL_WEIGHT, Turn
 from runtime.builtin.corpus.grammar import Phrases, Piece, dress, expand, listed, mistyped, words
 from runtime.builtin.corpus.registry import World
@@ -109,6 +109,7 @@ TOPICS = {
     for topic, table in load("statements.toml").items()
 }
 INTRODUCTIONS = TOPICS.pop(INTRODUCING)
+EVENTS = 0.15  # share of statements that are put together
 FRAMES = tuple(frame for frames in TOPICS.values() for frame in frames)
 
 
@@ -195,7 +196,15 @@ class Statement:
 
 
 def draw(r: Random, world: World) -> Statement:
+    if r.random() < EVENTS:
+        return fill(r, world, _of_event(events.draw(r)))
     return fill(r, world, r.choice(FRAMES))
+
+
+@cache
+def _of_event(event: events.Event) -> Frame:
+    asks = [Ask("direct", text) for text in event.direct] + [Ask("indirect", text) for text in event.indirect]
+    return Frame(f"to {event.verb}", event.tell, tuple(asks))
 
 
 def _differing(a: Statement, b: Statement) -> set[str]:

@@ -178,8 +178,18 @@ def code(r: Random, world: World) -> str:
 def date(r: Random, world: World) -> str:
     month, day = r.choice(MONTHS), r.randint(1, 28)
     return r.choice(
-        (f"{month} {day}", f"{day} {month}", f"the {day}th of {month}", f"{month} {day}, {r.randint(1950, 2024)}")
+        (
+            f"{month} {day}",
+            f"{day} {month}",
+            f"the {ordinal(day)} of {month}",
+            f"{month} {day}, {r.randint(1950, 2024)}",
+        )
     )
+
+
+def ordinal(n: int) -> str:
+    ending = "th" if 10 < n % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
 
 
 def clock(r: Random, world: World) -> str:

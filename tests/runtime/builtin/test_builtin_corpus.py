@@ -14,6 +14,7 @@ import pytest
 from runtime.builtin.corpus import (
     app,
     code,
+    events,
     facts,
     fillings,
     markup,
@@ -205,8 +206,8 @@ def test_every_quotation_is_what_the_user_said_before(world: World, stage: str) 
 def test_a_statement_is_answered_by_the_sentence_that_holds_its_value(world: World) -> None:
     r = Random(11)
     for frame in (*statements.FRAMES, *statements.INTRODUCTIONS):
-        for _ in range(3):
-            turn, told = statements.fill(r, world, frame).tell(r, world)
+        for statement in (*(statements.fill(r, world, frame) for _ in range(2)), statements.draw(r, world)):
+            turn, told = statement.tell(r, world)
             assert turn.reply == statements.NOTED
             assert told.value in told.quote and told.quote in turn.user
             answer = told.ask(r)
@@ -358,6 +359,17 @@ def questions_of_statements() -> dict[str, dict[str, list[tuple[str, re.Pattern[
             first = "" if ask.template[0] in "{[" else normal(ask.template).split()[0]
             (pattern,) = Phrases([ask.template]).patterns(fields)
             result[ask.kind].setdefault(first, []).append((ask.template, re.compile(pattern)))
+    objects = {p for verb in events.VERBS for p in Phrases([verb.object]).patterns(fields)}
+    parts = {
+        "s": "|".join(p for subject in events.SUBJECTS for p in Phrases([subject]).patterns(fields)),
+        "b": one_of(verb.base for verb in events.VERBS),
+        "p": one_of(f"{will}{past}" for verb in events.VERBS for will, past in (("", verb.past), ("will ", verb.base))),
+        "o": "|".join(("", *sorted(objects))),
+        "d": "did|will",
+    }
+    for question in events.QUESTIONS:
+        (pattern,) = Phrases([question]).patterns(parts)
+        result["direct"].setdefault(question.split()[0], []).append((question, re.compile(pattern)))
     return result
 
 
@@ -473,6 +485,7 @@ def test_no_held_out_question_is_a_phrasing_of_the_grammar(world: World, subject
 def test_no_held_out_question_is_asked_for_a_statement(world: World) -> None:
     questions = questions_of_statements()
     assert "where is the {spare}" in asked_by_the_grammar("Hey, where is the drill?", questions)
+    assert "where {d} {s} {b} {o}" in asked_by_the_grammar("Hm, where did we buy the kite?", questions)
     held_out = {question for case in cases(world.tour, ["recall"]) for question in case.users}
     clashes = sorted({template for question in held_out for template in asked_by_the_grammar(question, questions)})
     if clashes:
