@@ -305,6 +305,12 @@ class ReplyBlock(Vertical, PlainContainer, Block):
         self._answer_view.close()
         self._show_ending()
 
+    @property
+    def measured(self) -> dict[str, float]:
+        """What is known of the thought of a reply that has ended, by the names of `Stats`."""
+        found = {"thinking_ms": self._thinking_ms, "thinking_tokens": self._thinking_tokens}
+        return {name: value for name, value in found.items() if value is not None}
+
     def _show_ending(self) -> None:
         assert self._ending is not None
         unfinished = not self._thought_closed

@@ -190,7 +190,8 @@ class Replies:
         if ended is not None and ended.kind == "context":
             self._view.context_full(ended.message)
             self._view.give_back(turn.messages[-1].content)
-        meta = {"reason": "failed", "failure": ended.kind if ended is not None else "internal", **self._source()}
+        failure = ended.kind if ended is not None else "internal"
+        meta = {"reason": "failed", "failure": failure, "stats": reply.measured, **self._source()}
         await self._session.finish(turn, reply.answer, reply.thought, "failed", closed, meta)
 
     def _source(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import FakeBackend, Gate, end, say, think
-from harness import Chat, here, running
+from harness import Chat, Clock, here, running
 
 from runtime.protocol import Failed, Message
 
@@ -177,6 +177,21 @@ class TestContinuing:
             assert chat.thread()[-1].content == "begin"
             await chat.send("/continue")
             await chat.until(lambda: "beginning" in chat.text())
+
+    async def test_a_thought_before_a_failure_keeps_its_figures(self, tmp_path: Path) -> None:
+        clock, gate = Clock(), Gate()
+        backend = FakeBackend([think("hm", 3), gate, say("begin"), Failed("No.", "numbers")], [say("ning")])
+        async with running(backend, tmp_path, clock=clock) as chat:
+            await chat.send("q")
+            await chat.until(lambda: "thinking…" in chat.text())
+            clock.now += 2
+            gate.open()
+            await chat.idle()
+            assert "thought 2.0 s · 3 tokens" in chat.text()
+            await chat.send("/continue")
+            await chat.until(lambda: "beginning" in chat.text())
+            await chat.idle()
+            assert "thought 2.0 s · 3 tokens" in chat.text()
 
     async def test_a_reply_that_has_ended_does_not_go_on(self, tmp_path: Path) -> None:
         backend = FakeBackend()
