@@ -13,7 +13,7 @@ from runtime import bench_draft, bench_memory, bench_resume
 from runtime.bench_worker import WorkerError
 from runtime.cores import physical_cores
 from runtime.errors import UserError
-from runtime.protocol import Load
+from runtime.protocol import BUILT_IN_MODEL, Load
 
 if TYPE_CHECKING:
     from kernels.op import Column
@@ -21,12 +21,26 @@ if TYPE_CHECKING:
 
 _MODES = {"off": (False,), "on": (True,), "both": (False, True)}
 
+_RESUME = f"""
+Reads a history and lets it settle, then asks for the next turn, a new answer, a fork and edits of several messages: in
+the same session, after quitting and starting again, and after a kill. Each may prefill no more than an empty chat does
+for the same words, its first token may come {bench_resume.MOST_MS:.0f} ms later than there, prefill not counted, and
+a state of {bench_resume.MEASURABLE / 1e6:.0f} MB or more must be read from disk in {bench_resume.MOST_MS_PER_GB:.0f} ms
+per GB. The exit status is 1 if something falls short, which is marked with an exclamation mark.
+"""
+_RESUME_NOTE = """
+The history is read once for each way of thinking and of preserving thoughts. Where that takes long, ask for one at a
+time, and leave the machine alone meanwhile.
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 if the figures are what they should be, 1 if not, 2 if there are none."""
     parser = argparse.ArgumentParser(prog="qwenchat bench", description="Benchmarks of the runtime.")
     benchmarks = parser.add_subparsers(required=True, metavar="NAME")
-    resume = benchmarks.add_parser("resume", help="what a turn of a long conversation reads again")
+    resume = benchmarks.add_parser(
+        "resume", help="what a turn of a long conversation reads again", description=_RESUME, epilog=_RESUME_NOTE
+    )
     resume.add_argument("--tokens", type=int, default=8000, help="of history (default: %(default)s)")
     for name, what in (("thinking", "thoughts"), ("preserve-thinking", "thoughts that stay in the history")):
         resume.add_argument(f"--{name}", choices=list(_MODES), default="both", help=f"with {what} (default: both)")
@@ -48,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     speed.add_argument("--tokens", type=int, default=32, help="to take the median of (default: %(default)s)")
     speed.add_argument("--threads", type=int, help="of the model")
     for benchmark in (resume, drafts, memory, speed):
-        benchmark.add_argument("model", metavar="MODEL", help="a GGUF file")
+        benchmark.add_argument("model", metavar="MODEL", type=_model, help="a GGUF file, or built-in")
         benchmark.add_argument("--ops", choices=["auto", "reference", "cpu", "triton"], default="auto")
         benchmark.add_argument("--json", action="store_true", help="one JSON object on stdout")
     resume.set_defaults(measure=_resume)
@@ -63,6 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     print(json.dumps(report.as_dict()) if found.json else report.as_text())
     return 0 if report.good else 1
+
+
+def _model(word: str) -> str:
+    return str(BUILT_IN_MODEL) if word == "built-in" and not Path(word).exists() else word
 
 
 def _resume(found: argparse.Namespace) -> bench_resume.Report:

@@ -24,7 +24,7 @@ from runtime.protocol import Generate, Load, Message, Sampling, Stats
 
 MOST_MS = 50.0  # by which the first token may come later than in an empty chat, the model's own work not counted
 MOST_MS_PER_GB = 300.0  # to read a state
-_MEASURABLE = 50_000_000  # bytes of a state, below which it is opening the files that takes the time
+MEASURABLE = 50_000_000  # bytes of a state, below which it is opening the files that takes the time
 
 _SHORT = Sampling(temperature=0, max_tokens=2)
 _WORDS = "the river runs past the old mill and nobody knows how deep the water is below the wheel"
@@ -77,7 +77,7 @@ class Report:
 
     @property
     def read_good(self) -> bool:
-        return self.read_ms_per_gb <= MOST_MS_PER_GB or self.state_bytes < _MEASURABLE
+        return self.read_ms_per_gb <= MOST_MS_PER_GB or self.state_bytes < MEASURABLE
 
     @property
     def good(self) -> bool:

@@ -7,8 +7,9 @@ import json
 import pytest
 from rewrite import GOLDENS
 
-from runtime import bench
+from runtime import bench, bench_resume
 from runtime.bench_resume import Report, Row
+from runtime.protocol import BUILT_IN_MODEL, Load
 
 ROW = Row("thinking on, dropped", "same", "next turn", 8010, 10, 10, 30.0, 12.5)
 
@@ -41,6 +42,18 @@ def test_a_state_that_is_read_slowly_is_not_good() -> None:
 def test_a_model_that_cannot_be_opened(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["resume", "/no/such/file.gguf"]) == 2
     assert "no file" in capsys.readouterr().err
+
+
+def test_the_built_in_model_needs_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def measure(load: Load, *rest: object, **choices: object) -> Report:
+        opened.append(load.path)
+        return Report("Tiny", 8000, (ROW,), 0, 0.0)
+
+    monkeypatch.setattr(bench_resume, "measure", measure)
+    assert bench.main(["resume", "built-in"]) == 0
+    assert opened == [str(BUILT_IN_MODEL)]
 
 
 @pytest.mark.slow
