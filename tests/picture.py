@@ -185,7 +185,7 @@ async def take_sidebar() -> str:
         options = ChatOptions(model="/m.gguf", conversation_id=made.id)
         store.close()
         settings = Settings(theme="moss")
-        async with running(FakeBackend(), Path(folder), options, settings=settings, size=(104, 18)) as chat:
+        async with running(FakeBackend(), Path(folder), options, settings=settings, size=(112, 18)) as chat:
             await chat.until(lambda: "Rye drinks" in chat.text())
             await chat.pilot.press("ctrl+r", *"rye")
             await chat.until(lambda: "Bread for" in chat.text() and "Lisbon" not in chat.text())

@@ -55,9 +55,11 @@ class Report:
         return "\n".join(lines)
 
 
-def measure(*, starts: int = 9, keys: int = 100, opens: int = 7, messages: int = screen.MESSAGES) -> Report:
-    """All of it. Raises NoMeasureError."""
-    program.first_paint()  # compiles what is not compiled yet
+def measure(*, quick: bool = False) -> Report:
+    """All of it; `quick`: a quarter of each reply, a tenth of the rest, and few repetitions. Raises NoMeasureError."""
+    starts, keys = (1, 10) if quick else (9, 100)
+    if not quick:
+        program.first_paint()  # compiles what is not compiled yet
     starts_ = [program.first_paint() for _ in range(starts)]
     paints, own = [seconds for seconds, _ in starts_], [seconds for _, seconds in starts_ if seconds is not None]
     work = f"; {median(own):.2f} s of the processor" if own else ""
@@ -73,17 +75,19 @@ def measure(*, starts: int = 9, keys: int = 100, opens: int = 7, messages: int =
             50,
             f"median {median(times):.1f} of {len(times)}",
         ),
-        *asyncio.run(screen.on_paper(lambda paper: _drawn(paper, opens, messages))),
+        *asyncio.run(screen.on_paper(lambda paper: _drawn(paper, quick))),
     ]
     return Report(tuple(figures), "torch" in sys.modules)
 
 
-async def _drawn(paper: screen.Screen, opens: int, messages: int) -> list[Figure]:
+async def _drawn(paper: screen.Screen, quick: bool) -> list[Figure]:
+    opens, messages = (1, screen.MESSAGES // 10) if quick else (7, screen.MESSAGES)
     figures = []
     for case, (_, _, length) in screen.CASES.items():
         await paper.frames(case, 2 * screen.PIECE)
-        times = await paper.frames(case)
-        name = f"a frame of a {case} of {length // 1000} kB"
+        length = length // 4 if quick else length
+        times = await paper.frames(case, length)
+        name = f"a frame of a {case} of {length / 1000:.2g} kB"
         figures.append(Figure(name, 1000 * median(times), "ms", 16, f"longest {1000 * max(times):.1f}"))
         figures.append(Figure(f"{name}, last against first", screen.growth(times), "", GROWTH))
     name = paper.write_conversation(messages)
@@ -101,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="few repetitions: for a look, not for a judgement")
     found = parser.parse_args(argv)
     try:
-        report = measure(starts=1, keys=10, opens=1, messages=200) if found.quick else measure()
+        report = measure(quick=found.quick)
     except NoMeasureError as error:
         print(error, file=sys.stderr)
         return 2

@@ -97,6 +97,7 @@ class ChatBase(Screen[None], PlainContainer):
 
         async def show() -> None:
             await self.transcript.add(page)
+            self.transcript.follow()
             self.call_after_refresh(self.transcript.begin_with, page)
 
         page = PageBlock(markdown)
@@ -184,7 +185,11 @@ class ChatBase(Screen[None], PlainContainer):
 
     async def _carry_out(self, call: Call) -> None:
         async with self._commands:
+            before = list(self.transcript.entries)
             await self._guard(partial(call.command.run, self, call.argument))
+            now = self.transcript.entries
+            if len(now) > len(before) and now[: len(before)] == before:
+                self.transcript.follow()  # what was answered is seen, wherever the view was
 
 
 def _is_command(text: str) -> bool:

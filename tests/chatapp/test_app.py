@@ -46,6 +46,7 @@ async def test_without_a_model_it_tells_how_to_open_one(tmp_path: Path) -> None:
         assert "No model is open yet" not in chat.text()
 
 
+@here("it asks for no reply")
 async def test_sentences_of_the_start_are_shown(tmp_path: Path) -> None:
     (tmp_path / "conversations.db").write_bytes(b"not a database" * 100)
     async with running(FakeBackend(), tmp_path, ChatOptions(notices=("A setting is odd.",))) as chat:
@@ -222,12 +223,14 @@ class TestPalette:
             assert chat.screen.composer.has_focus
 
 
+@here("it asks for no reply")
 async def test_help_lists_every_command_and_the_doubled_slash(tmp_path: Path) -> None:
     async with running(FakeBackend(), tmp_path, size=(100, 60)) as chat:
         await chat.send("/help")
         await chat.until(lambda: "//like this" in chat.text())
 
 
+@here("it asks for no reply")
 async def test_help_on_a_word_shows_what_it_is_about(tmp_path: Path) -> None:
     async with running(FakeBackend(), tmp_path) as chat:
         await chat.send("/help colours")
@@ -248,6 +251,7 @@ async def test_copying_an_answer_gives_its_markdown_without_the_thought(tmp_path
         assert chat.app.clipboard == "**one** `two`\n- three"
 
 
+@here("it asks for no reply")
 async def test_links_open_only_where_they_are_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setenv("DISPLAY", ":0")

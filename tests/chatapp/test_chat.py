@@ -140,6 +140,7 @@ class TestStopping:
 class TestInterrupt:
     """Ctrl+C: copy, else stop, else clear, else quit at the second press (CASES 44)."""
 
+    @here("it asks for no reply")
     async def test_a_selection_in_the_composer_is_copied(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             await chat.write("take this")
@@ -168,6 +169,7 @@ class TestInterrupt:
             gate.open()
             await chat.idle()
 
+    @here("it asks for no reply")
     async def test_text_is_cleared_and_can_be_had_back(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             await chat.write("draft")
@@ -176,6 +178,7 @@ class TestInterrupt:
             await chat.pilot.press("ctrl+z")
             assert chat.screen.composer.text == "draft"
 
+    @here("it asks for no reply")
     async def test_a_second_press_quits_but_not_a_late_one(self, tmp_path: Path) -> None:
         clock = Clock()
         async with running(FakeBackend(), tmp_path, clock=clock) as chat:
@@ -256,6 +259,7 @@ class TestComposer:
             await chat.idle()
             assert [request.messages[-1].content for request in backend.requests] == ["one", "two\nthree"]
 
+    @here("it asks for no reply")
     async def test_it_grows_to_eight_lines(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             assert chat.screen.composer.size.height == 1
@@ -283,6 +287,7 @@ class TestComposer:
             await chat.pilot.press("up")
             assert chat.screen.composer.text == "sent"
 
+    @here("it asks for no reply")
     async def test_what_is_typed_elsewhere_arrives_here(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             chat.screen.transcript.focus()

@@ -181,6 +181,7 @@ class TestMoves:
             await chat.pilot.press("i", "j")
             assert chat.screen.composer.text == "j"
 
+    @here("it asks for no reply")
     async def test_without_the_setting_letters_are_written(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             chat.screen.transcript.focus()
@@ -188,6 +189,7 @@ class TestMoves:
             assert chat.screen.composer.text == "j"
 
 
+@here("it asks for no reply")
 async def test_reduced_motion_keeps_all_still(tmp_path: Path) -> None:
     async with running(FakeBackend(), tmp_path, settings=Settings(reduced_motion=True)) as chat:
         await chat.until(lambda: not chat.screen.composer.cursor_blink)

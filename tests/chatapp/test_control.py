@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import MODEL, FakeBackend
-from harness import running
+from harness import here, running
 from textual.widgets import Input, TextArea
 
 from chatapp import paths
@@ -145,6 +145,7 @@ class TestParameters:
             await chat.until(lambda: "thinking_budget: off" in chat.status())
         assert [request.thinking_budget for request in backend.requests] == [500, None, 500, None]
 
+    @here("it asks for no reply")
     async def test_thinking_is_remembered(self, tmp_path: Path) -> None:
         kept: list[Mapping[str, Value]] = []
         async with running(FakeBackend(), tmp_path, keep=kept.append) as chat:
@@ -173,6 +174,7 @@ class TestPresets:
         assert (first.temperature, first.top_p, first.top_k, first.seed) == (0.6, 0.95, 20, None)
         assert second == Sampling()
 
+    @here("it asks for no reply")
     async def test_one_of_the_user_s_own(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             await chat.send("/set temperature 0.1")
@@ -213,6 +215,7 @@ class TestPersonas:
             await chat.until(lambda: "There is no system prompt." in chat.text())
         assert backend.requests[0].messages[0] == Message("system", personas().read("tutor").strip())
 
+    @here("it asks for no reply")
     async def test_one_is_written_saved_and_deleted(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             await chat.send("/persona edit pirate")
@@ -226,6 +229,7 @@ class TestPersonas:
             await chat.send("/persona delete pirate")
             await chat.until(lambda: not personas().is_own("pirate"))
 
+    @here("it asks for no reply")
     async def test_leaving_the_editor_changes_nothing(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             await chat.send("/persona edit concise")

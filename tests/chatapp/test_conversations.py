@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fake_backend import MODEL, FakeBackend, Gate, say
-from harness import running
+from harness import here, running
 
 from chatapp.options import ChatOptions
 from chatapp.store import Store
@@ -69,6 +69,7 @@ class TestConversations:
                 Message("user", "how?"),
             )
 
+    @here("it asks for no reply")
     async def test_one_is_opened_by_its_name_and_an_unknown_name_is_told(self, tmp_path: Path) -> None:
         store = Store(tmp_path / "conversations.db")
         store.add(store.create(name="trip").id, None, "user", "where to?")

@@ -80,6 +80,7 @@ class TestSettings:
         assert good == {"chat.new": "ctrl+r", "chat.resume": "ctrl+n"}
         assert warnings == []
 
+    @here("it asks for no reply")
     async def test_they_hold_in_the_chat_and_in_its_help(self, tmp_path: Path) -> None:
         wanted = Settings(keys={"app.quit": "f10", "chat.palette": "f2", "nonsense": "f3"})
         async with running(FakeBackend(), tmp_path, settings=wanted) as chat:

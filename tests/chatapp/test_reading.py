@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import FakeBackend, Gate, say, think
-from harness import Chat, running
+from harness import Chat, here, running
 
 from chatapp import clipboard
 from chatapp.blocks import ReplyBlock
@@ -220,6 +220,7 @@ class TestSearch:
             await chat.pilot.press("up")
             await chat.until(lambda: "1 of 2" in chat.text() and "the hidden end" in chat.text())
 
+    @here("it asks for no reply")
     async def test_it_finds_what_is_far_above_and_the_end_comes_back(self, tmp_path: Path) -> None:
         texts = [f"message {number}" + " needle" * (number == 41) for number in range(400)]
         options = ChatOptions(conversation_id=saved(tmp_path, texts))
@@ -235,6 +236,7 @@ class TestSearch:
             assert len(transcript.blocks) == SHOWN
             assert transcript.earlier == 400 - SHOWN
 
+    @here("it asks for no reply")
     async def test_what_lies_between_comes_when_it_is_reached(self, tmp_path: Path) -> None:
         texts = [f"message {number}" for number in range(400)]
         options = ChatOptions(conversation_id=saved(tmp_path, texts))
@@ -324,6 +326,7 @@ class TestClipboard:
         monkeypatch.setenv("PATH", str(tmp_path))
         assert [words[0] for words in clipboard.commands(environment, platform)] == programs
 
+    @here("it asks for no reply")
     async def test_they_get_the_text_and_the_terminal_gets_what_it_can_take(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

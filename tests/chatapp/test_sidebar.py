@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import FakeBackend, say
-from harness import Chat, running
+from harness import Chat, here, running
 
 from chatapp.lookup import Hit
 from chatapp.sidebar import Sidebar, _age, _grouped
@@ -31,6 +31,7 @@ async def opened(chat: Chat, key: str = "ctrl+b", words: str = "") -> None:
     await chat.until(lambda: chat.screen.sidebar is not None and words in chat.text())
 
 
+@here("it asks for no reply")
 async def test_a_key_shows_and_hides_it(tmp_path: Path) -> None:
     saved(tmp_path, "apples", "pears")
     async with running(FakeBackend(), tmp_path, size=(130, 30)) as chat:
@@ -145,6 +146,7 @@ async def test_the_commands_do_the_same_to_the_open_one(tmp_path: Path) -> None:
         await chat.until(lambda: "could be brought back" in chat.words())
 
 
+@here("it asks for no reply")
 async def test_an_empty_list_says_so(tmp_path: Path) -> None:
     async with running(FakeBackend(), tmp_path) as chat:
         await opened(chat, words="No conversations yet.")
@@ -182,6 +184,7 @@ def test_a_clock_that_was_wrong_begins_no_group_twice() -> None:
     assert groups == [("Pinned", 1), ("Today", 1), ("Earlier", 2)]
 
 
+@here("it asks for no reply")
 async def test_control_characters_in_titles_stay_text(tmp_path: Path) -> None:
     saved(tmp_path, "\x1b]52;c;eA==\x07 title")
     async with running(FakeBackend(), tmp_path, size=(130, 30)) as chat:

@@ -53,6 +53,7 @@ class TestThought:
             await chat.pilot.pause()
             assert "secret plan" not in chat.text()
 
+    @here("it asks for no reply")
     async def test_it_is_known_before_it_is_shown(self, tmp_path: Path) -> None:
         """Whoever stores the reply while the view is being mounted must find the thought."""
         async with running(FakeBackend(), tmp_path) as chat:
@@ -134,6 +135,7 @@ class TestThought:
             gate.open()
             await chat.idle()
 
+    @here("it asks for no reply")
     async def test_what_comes_while_the_thought_is_put_on_the_screen_stays_in_its_order(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             reply = ReplyBlock()

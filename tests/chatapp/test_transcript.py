@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fake_backend import FakeBackend, Gate, say
-from harness import Chat, running
+from harness import Chat, here, running
 
 from chatapp.blocks import ReplyBlock, UserBlock
 from chatapp.options import ChatOptions
@@ -63,6 +63,15 @@ class TestScrolledUp:
             last.open()
             await chat.idle()
 
+    async def test_what_a_command_answers_is_seen_all_the_same(self, tmp_path: Path) -> None:
+        async with running(FakeBackend([say(LONG)]), tmp_path) as chat:
+            await chat.ask("q")
+            for command, answer in [("/system", "There is no system prompt."), ("/help drafted", "Show which words")]:
+                await chat.pilot.press("ctrl+home")
+                await chat.until(lambda: chat.screen.transcript.scroll_y == 0)
+                await chat.send(command)
+                await chat.until(lambda answer=answer: answer in chat.text())
+
     async def test_ctrl_end_follows_again(self, tmp_path: Path) -> None:
         gate = Gate()
         async with running(FakeBackend([say(LONG), gate, say(LONG), say("The end.")]), tmp_path) as chat:
@@ -92,6 +101,7 @@ class TestScrolledUp:
 
 
 class TestLongConversations:
+    @here("it asks for no reply")
     async def test_only_the_newest_messages_are_mounted(self, tmp_path: Path) -> None:
         options = ChatOptions(conversation_id=saved(tmp_path, 60))
         async with running(FakeBackend(), tmp_path, options) as chat:
@@ -99,6 +109,7 @@ class TestLongConversations:
             assert len(chat.screen.transcript.blocks) == SHOWN
             assert chat.screen.transcript.earlier == 120 - SHOWN
 
+    @here("it asks for no reply")
     async def test_older_ones_come_when_the_beginning_is_reached_and_nothing_jumps(self, tmp_path: Path) -> None:
         options = ChatOptions(conversation_id=saved(tmp_path, 100))
         async with running(FakeBackend(), tmp_path, options) as chat:
@@ -112,6 +123,7 @@ class TestLongConversations:
             await chat.pilot.press("ctrl+home")
             await chat.until(lambda: len(chat.screen.transcript.blocks) == SHOWN + 2 * PAGE)
 
+    @here("it asks for no reply")
     async def test_the_oldest_are_unmounted_as_it_grows_and_can_be_seen_again(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             for number in range(MOST + 5):
@@ -125,6 +137,7 @@ class TestLongConversations:
             assert mounted == [f"message {number}" for number in range(MOST + 5 - len(mounted), MOST + 5)]
 
 
+@here("it asks for no reply")
 async def test_a_reply_that_left_the_screen_comes_back_as_it_was(tmp_path: Path) -> None:
     reply = ReplyBlock("**text**", "thought", "cancelled", thought_closed=True, thinking_ms=3000.0, thinking_tokens=7)
     async with running(FakeBackend(), tmp_path) as chat:

@@ -196,6 +196,7 @@ class TestWaiting:
             await chat.idle()
 
 
+@here("it asks for no reply")
 async def test_a_command_on_its_way_begins_no_conversation_and_a_path_does(tmp_path: Path) -> None:
     async with running(FakeBackend(), tmp_path) as chat:
         for draft, kept in [("/", 0), ("/ren", 0), ("/rename a", 0), ("/etc/hosts is a file", 1)]:

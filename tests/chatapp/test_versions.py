@@ -232,6 +232,7 @@ async def test_a_fork_is_a_conversation_of_its_own(tmp_path: Path) -> None:
         assert [node.content for node in chat.store.thread(origin.id)] == ["first", "one"]
 
 
+@here("it asks for no reply")
 async def test_there_is_nothing_to_fork_or_edit_in_a_new_conversation(tmp_path: Path) -> None:
     async with running(FakeBackend(), tmp_path) as chat:
         await chat.send("/fork")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import FakeBackend, Gate, say
-from harness import Chat, running
+from harness import Chat, here, running
 from textual import events
 from textual.constants import ESCAPE_DELAY
 
@@ -38,6 +38,7 @@ def paste(chat: Chat, text: str) -> None:
 
 
 class TestCompletion:
+    @here("it asks for no reply")
     async def test_the_list_shows_what_a_command_does_and_tab_writes_it(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             await chat.write("/the")
@@ -73,6 +74,7 @@ class TestCompletion:
             await chat.pilot.press("down", "enter")
             await chat.until(lambda: "thinking is off" in chat.status())
 
+    @here("it asks for no reply")
     async def test_keys_that_come_all_at_once_complete_what_was_typed_last(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             for key in [*"/sys", "tab", *"Hi"]:
@@ -131,6 +133,7 @@ class TestFiles:
             first, second = (request.messages[-1].content for request in backend.requests)
             assert first == second
 
+    @here("it asks for no reply")
     async def test_the_command_writes_the_name(self, folder: Path, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             await chat.send("/attach other.py")
@@ -160,6 +163,7 @@ class TestPastes:
             assert backend.requests[0].messages[-1].content == f"see {text}!"
             assert "9,976 more lines" in chat.text()
 
+    @here("it asks for no reply")
     async def test_they_stay_editable(self, tmp_path: Path) -> None:
         """CASES 43."""
         text = "\n".join(f"line {number}" for number in range(10_000))
@@ -173,6 +177,7 @@ class TestPastes:
             await chat.pilot.press("backspace", "x")
             assert composer.text == f"{text[:-1]}x"
 
+    @here("it asks for no reply")
     async def test_a_chip_goes_and_comes_back_as_a_whole(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             composer = chat.screen.composer
@@ -250,6 +255,7 @@ class TestEditor:
             await chat.idle()
             assert "an answer" in chat.text()
 
+    @here("it asks for no reply")
     async def test_a_large_paste_is_there_in_full(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             long = "line\n" * 100 + "end"
@@ -261,6 +267,7 @@ class TestEditor:
                 await chat.until(lambda: (tmp_path / "seen").exists() and chat.screen.composer.text.endswith("more"))
             assert chat.screen.composer.message == "more"
 
+    @here("it asks for no reply")
     @pytest.mark.parametrize(
         ("script", "why"),
         [
@@ -281,6 +288,7 @@ class TestEditor:
                 await chat.until(lambda: why in chat.words())
             assert chat.screen.composer.text == "mine"
 
+    @here("it asks for no reply")
     async def test_one_that_does_not_exist_or_no_terminal_to_hand_over(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
