@@ -60,7 +60,7 @@ def _attention_rows(
 def _delta_step(
     qkv: Tensor, z: Tensor, alpha: Tensor, beta: Tensor, conv: Tensor, a: Tensor, dt_bias: Tensor, norm: Tensor,
     eps: float, before: Tensor, kept: Tensor, mixed: Tensor, g: Tensor, strength: Tensor, state: Tensor,
-    missing: Tensor, each: bool,
+    missing: Tensor, each: bool, into: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """All of a DeltaNet layer between its projections.
 
@@ -68,7 +68,7 @@ def _delta_step(
     before (inputs of its convolution) and how many of its rows are `kept`; mixed [·, C], g and strength [·, Hv] of its
     rows, of which the first `missing` are not yet in `state` [Hv, D, D].
     → o [T, Hv·D]; and what this step leaves: inputs [W − 1 + T, C], mixed, g, strength, and the state after the missing
-    rows (`each`) or after these rows too.
+    rows (`each`) or after these rows too; all `into` given memory, which may have room for more rows.
     """
     heads, dim = state.shape[:2]
     key_dim = (qkv.shape[1] - heads * dim) // 2
@@ -82,7 +82,11 @@ def _delta_step(
     past = *cut(mixed)[1:], g, strength
     o, after = delta_resume.reference(*cut(new), *gates, state, past, missing, each)
     o = gated_rms_norm.reference(o, z.view_as(o), norm, eps)
-    return o.flatten(1), inputs, new, *gates, after
+    left = inputs, new, *gates, after
+    if into:
+        for place, part in zip(into, left, strict=True):
+            place[: len(part)] = part
+    return o.flatten(1), *(into or left)
 
 
 def _routed_experts(

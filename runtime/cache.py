@@ -73,14 +73,14 @@ class KVCache:
         card: torch.device | None = None,
     ) -> None:
         """`card`: the GPU, or what stands for it, whose kernels find the blocks by tables."""
-        self._shape = layers, kv_heads, BLOCK, head_dim
+        self.shape = layers, kv_heads, BLOCK, head_dim  # of a block
         self.kind = kind
         self.blocks = list(blocks)
         self.card = card
         self._card_tables: dict[str, tuple[list[int], Tensor]] = {}
 
     def new_block(self) -> KVBlock:
-        shape, device = self._shape, self.card or torch.device("cpu")
+        shape, device = self.shape, self.card or torch.device("cpu")
         if self.kind == "f32":
             return KVBlock({name: torch.empty(shape, device=device) for name in ("keys", "values")})
         block = KVBlock({name: torch.empty(shape, dtype=torch.int8, device=device) for name in ("keys", "values")})
@@ -129,7 +129,7 @@ class KVCache:
 
     def fork(self, length: int) -> KVCache:
         """Another sequence's cache that begins with the first `length` rows of this one."""
-        layers, kv_heads, _, head_dim = self._shape
+        layers, kv_heads, _, head_dim = self.shape
         return KVCache(layers, kv_heads, head_dim, self.kind, self.blocks[: -(-length // BLOCK)], self.card)
 
 
@@ -304,6 +304,11 @@ class SequenceState:
         )
         state.checkpoint()  # the beginning can always be reached
         return state
+
+    @property
+    def staged(self) -> Staged | None:
+        """The rows of the last forward, until they are committed."""
+        return self._staged
 
     def stage(self, staged: Staged) -> None:
         self._staged = staged

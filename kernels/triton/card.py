@@ -95,13 +95,14 @@ class Card:
 
     def packed(self, weight: QuantTensor) -> Packed:
         """The weight as kernels read it, brought to the card when it is first asked for."""
-        key = weight.data.data_ptr(), weight.type.name, weight.shape, weight.data.stride()
-        if self.way == "noted":
-            key = id(weight.data), *key[1:]
+        key = _key(weight)
         if key not in self._packed:
-            # The weight is kept too: its address is the key.
-            self._packed[key] = weight, pack(weight, self.device)
+            self.hold(weight, pack(weight, self.device))
         return self._packed[key][1]
+
+    def hold(self, weight: QuantTensor, packed: Packed) -> None:
+        """From now on `packed` is what kernels read of the weight, which is kept too: its address stands for it."""
+        self._packed[_key(weight)] = weight, packed
 
     def take_in(self, weight: QuantTensor) -> bool:
         """Bring the weight to the card now; its own bytes are not read any more."""
@@ -119,6 +120,11 @@ class Card:
         if self.way == "interpreted":
             wanted = 256
         return max(least, min(wanted, power_of_two(size)))
+
+
+def _key(weight: QuantTensor) -> tuple[int, str, tuple[int, ...], tuple[int, ...]]:
+    place = id(weight.data) if weight.data.is_meta else weight.data.data_ptr()
+    return place, weight.type.name, weight.shape, weight.data.stride()
 
 
 def power_of_two(size: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -31,51 +29,51 @@ MXFP4 = tl.constexpr(layouts.MXFP4)
 
 
 @triton.constexpr_function
-def words_of(kind: int) -> int:
+def words_of(kind):
     """Words of a block."""
     return _BY_KIND[kind].words
 
 
 @triton.constexpr_function
-def fields_of(kind: int) -> int:
+def fields_of(kind):
     """Codes of a word."""
     return _BY_KIND[kind].fields
 
 
 @triton.constexpr_function
-def block_of(kind: int) -> int:
+def block_of(kind):
     """Weights of a block."""
     return _BY_KIND[kind].block
 
 
 @triton.constexpr_function
-def plane_of(kind: int, index: int) -> int:
+def plane_of(kind, index):
     """Bytes per block that lie before plane `index`."""
     return sum(_BY_KIND[kind].planes[:index])
 
 
 @triton.constexpr_function
-def has_plane(kind: int, index: int) -> bool:
+def has_plane(kind, index):
     return _BY_KIND[kind].planes[index] > 0
 
 
 @triton.constexpr_function
-def scale_words(kind: int) -> int:
+def scale_words(kind):
     return _BY_KIND[kind].scales // 4
 
 
 @triton.jit
-def _low_half(word: Any) -> Any:
+def _low_half(word):
     return (word & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
-def _high_half(word: Any) -> Any:
+def _high_half(word):
     return ((word >> 16) & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @triton.jit
-def load_words(P: Any, BLOCKS: Any, row: Any, w: Any, mask: Any, NB: tl.constexpr, KIND: tl.constexpr) -> Any:
+def load_words(P, BLOCKS, row, w, mask, NB: tl.constexpr, KIND: tl.constexpr):
     """Words `w` (columns) of rows `row` (int64) of NB blocks each, and what decodes them.
 
     → words, high bits, d, m and four scale words; what a kind has not is the words again.
@@ -131,7 +129,7 @@ def load_words(P: Any, BLOCKS: Any, row: Any, w: Any, mask: Any, NB: tl.constexp
 
 
 @triton.jit
-def _nonlinear(code: Any) -> Any:
+def _nonlinear(code):
     """The 16 values of IQ4: −127, −104, −83, −65, −49, −35, −22, −10, 1, 13, 25, 38, 53, 69, 89, 113, as bytes."""
     low = tl.where(code < 4, -1079142271, -152379953)
     high = tl.where(code < 12, 639175937, 1901675829)
@@ -140,7 +138,7 @@ def _nonlinear(code: Any) -> Any:
 
 
 @triton.jit
-def _e2m1_doubled(code: Any) -> Any:
+def _e2m1_doubled(code):
     """Twice a 4-bit float: sign, two exponent bits, a mantissa bit."""
     e = (code >> 1) & 3
     size = tl.where(e == 0, code & 1, (2 + (code & 1)) << tl.maximum(e - 1, 0))
@@ -148,7 +146,7 @@ def _e2m1_doubled(code: Any) -> Any:
 
 
 @triton.jit
-def field(parts: Any, I: tl.constexpr, KIND: tl.constexpr) -> Any:  # noqa: E741
+def field(parts, I: tl.constexpr, KIND: tl.constexpr):  # noqa: E741
     """The weights in field I of words that `load_words` read, float32."""
     q, high, d, m, s0, s1, s2, s3 = parts
     if (KIND == F32) or (KIND == F16) or (KIND == BF16):
@@ -207,7 +205,7 @@ def field(parts: Any, I: tl.constexpr, KIND: tl.constexpr) -> Any:  # noqa: E741
 
 
 @triton.jit
-def column(w: Any, I: tl.constexpr, KIND: tl.constexpr) -> Any:  # noqa: E741
+def column(w, I: tl.constexpr, KIND: tl.constexpr):  # noqa: E741
     """Which weight of a row field I of its word `w` is."""
     W: tl.constexpr = words_of(KIND)
     return w // W * block_of(KIND) + W * I + w % W

@@ -5,8 +5,6 @@ A program holds the state of one value head, or some rows of it, in registers fo
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -15,12 +13,12 @@ from kernels.triton.rows import conv_row, sigmoid, softplus
 
 
 @triton.jit
-def unit(x: Any) -> Any:
+def unit(x):
     return x * tl.rsqrt(tl.sum(x * x, 0) + 1e-6)
 
 
 @triton.jit
-def advance(S: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
+def advance(S, k, v, g, beta):
     """The state [V, K] after one token."""
     S *= tl.exp(g)
     error = beta * (v - tl.sum(S * k[None, :], 1))
@@ -125,7 +123,7 @@ def step(
 
 
 @triton.jit
-def _units(X: Any, t: Any, valid: Any, i: Any, stride: Any, D: tl.constexpr) -> Any:
+def _units(X, t, valid, i, stride, D: tl.constexpr):
     """Rows of unit length, [rows, D]."""
     x = tl.load(X + t[:, None] * stride + i[None, :], mask=valid[:, None] & (i < D)[None, :], other=0.0)
     return x * tl.rsqrt(tl.sum(x * x, 1) + 1e-6)[:, None]

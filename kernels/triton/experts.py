@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -88,7 +86,7 @@ def one_down(
 
 
 @triton.jit
-def _sharers(IDS: Any, pair: Any, T: Any, USED: Any, BM: tl.constexpr, BU: tl.constexpr) -> Any:
+def _sharers(IDS, pair, T, USED, BM: tl.constexpr, BU: tl.constexpr):
     """The expert of a pair; which of its tokens [BM] chose it, and in which of their places; whether an earlier pair
     did."""
     t, s = tl.arange(0, BM), tl.arange(0, BU)

@@ -37,14 +37,14 @@ def attention_rows(
 def delta_step(
     card: Card, qkv: Tensor, z: Tensor, alpha: Tensor, beta: Tensor, conv: Tensor, a: Tensor, dt_bias: Tensor,
     norm: Tensor, eps: float, before: Tensor, kept: Tensor, mixed: Tensor, g: Tensor, strength: Tensor, state: Tensor,
-    missing: Tensor, each: bool,
+    missing: Tensor, each: bool, into: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     from kernels.triton.delta import step
 
     (tokens, channels), width = qkv.shape, conv.shape[1]
     heads, size = state.shape[:2]
     out = new(card, tokens, heads * size)
-    left = (
+    left = into or (
         new(card, width - 1 + tokens, channels), new(card, tokens, channels), new(card, tokens, heads),
         new(card, tokens, heads), new(card, heads, size, size),
     )  # fmt: skip

@@ -6,8 +6,6 @@ pass of its own: its weight goes into x, and its root, which the same loop finds
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -15,36 +13,38 @@ from kernels.triton.decode import block_of, column, field, fields_of, load_words
 
 
 @triton.jit
-def silu(x: Any) -> Any:
+def silu(x):
     return x / (1 + tl.exp(-x))
 
 
 @triton.jit
-def _rounded(x: Any) -> Any:
+def _rounded(x):
     """To the nearest bfloat16, halves to even, where Triton's interpreter would cut off."""
     bits = x.to(tl.int32, bitcast=True)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & -65536).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def product(a: Any, b: Any, total: Any, PRECISION: tl.constexpr) -> Any:
+def product(a, b, total, PRECISION: tl.constexpr):
     """total + a·b of float32 tiles on the matrix units.
 
     bf16: operands rounded; bf16x3: each as a sum of two, so that 16 bits of them count; rounded: as bf16, for the
     interpreter, which has no such products.
     """
     if PRECISION == "bf16":
-        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
-    if PRECISION == "rounded":
-        return tl.dot(_rounded(a), _rounded(b), total, input_precision="ieee")
-    return tl.dot(a, b, total, input_precision=PRECISION)
+        total = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
+    elif PRECISION == "rounded":
+        total = tl.dot(_rounded(a), _rounded(b), total, input_precision="ieee")
+    else:
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
 
 
 @triton.jit
 def one_row(
-    X: Any, NORM: Any, P: Any, BLOCKS: Any, rows: Any, ok: Any,
+    X, NORM, P, BLOCKS, rows, ok,
     K: tl.constexpr, KIND: tl.constexpr, NORMED: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """Rows `rows` (int64 [BN]) of the weights times x [K]: float32 [BN]; and Σx²."""
     NB: tl.constexpr = K // block_of(KIND)
     NW: tl.constexpr = NB * words_of(KIND)
@@ -69,10 +69,10 @@ def one_row(
 
 @triton.jit
 def some_rows(
-    X: Any, NORM: Any, P: Any, BLOCKS: Any, t: Any, valid: Any, rows: Any, ok: Any,
+    X, NORM, P, BLOCKS, t, valid, rows, ok,
     K: tl.constexpr, KIND: tl.constexpr, NORMED: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """Rows `t` (int64 [BM]) of x [·, K] times rows `rows` of the weights: float32 [BM, BN]; and Σx² [BM]."""
     NB: tl.constexpr = K // block_of(KIND)
     NW: tl.constexpr = NB * words_of(KIND)
@@ -94,9 +94,9 @@ def some_rows(
 
 @triton.jit
 def _gemv_part(
-    X: Any, NORM: Any, EPS: Any, RES: Any, OUT: Any, P: Any, BLOCKS: Any, N: Any, block: Any,
+    X, NORM, EPS, RES, OUT, P, BLOCKS, N, block,
     K: tl.constexpr, KIND: tl.constexpr, NORMED: tl.constexpr, ADDED: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     n = block * BN + tl.arange(0, BN)
     y, squares = one_row(X, NORM, P, BLOCKS, n.to(tl.int64), n < N, K, KIND, NORMED, BN, BJ)
     if NORMED:
@@ -153,10 +153,10 @@ def gemv_swiglu(
 
 @triton.jit
 def _matmul_part(
-    X: Any, NORM: Any, EPS: Any, RES: Any, OUT: Any, P: Any, BLOCKS: Any, T: Any, N: Any, t: Any, block: Any,
+    X, NORM, EPS, RES, OUT, P, BLOCKS, T, N, t, block,
     K: tl.constexpr, KIND: tl.constexpr, NORMED: tl.constexpr, ADDED: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     n = block * BN + tl.arange(0, BN)
     rows = n.to(tl.int64)
     y, squares = some_rows(X, NORM, P, BLOCKS, t, t < T, rows, n < N, K, KIND, NORMED, PRECISION, BM, BN, BJ)

@@ -111,14 +111,14 @@ def _attend(
     group = heads // cache.heads
     few = tokens <= FEW
     splits = _SPLITS if few and card.way != "interpreted" else 2 if few else 1
-    rows = card.tile(16 if few else 64, tokens * group, 16)
+    rows = card.tile(16 if few else 32, tokens * group, 16)
     wide, block = max(16, power_of_two(size)), cache.constants["BLOCK"]
     part = new(card, tokens, heads, splits, size + 2)
     card.launch(
         attend, (cdiv(tokens * group, rows), cache.heads, splits), q, *cache.arguments, start_of(card, start), part,
         tokens, heads, cache.heads, *q.stride()[:2], warps=4 if few else 8,
         nbytes=(start + tokens) * cache.heads * cache.row_bytes, GROUP=group, SPLITS=splits, D=size,
-        PRECISION=card.precision("exact" if few else "bf16"), BM=rows, BP=min(block, 32 if few else 64), BD=wide,
+        PRECISION=card.precision("exact" if few else "bf16"), BM=rows, BP=min(block, 16 if few else 32), BD=wide,
         **cache.constants,
     )  # fmt: skip
     out = new(card, tokens, heads, size)

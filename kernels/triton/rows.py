@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -11,12 +9,12 @@ from kernels.triton.matmul import silu
 
 
 @triton.jit
-def sigmoid(x: Any) -> Any:
+def sigmoid(x):
     return 1 / (1 + tl.exp(-x))
 
 
 @triton.jit
-def softplus(x: Any) -> Any:
+def softplus(x):
     return tl.maximum(x, 0.0) + tl.log(1 + tl.exp(-tl.abs(x)))
 
 
@@ -81,7 +79,7 @@ def spread(FIRST, SOME, IDS, OUT, N, R, SIZE, B: tl.constexpr, BR: tl.constexpr)
 
 
 @triton.jit
-def conv_row(X: Any, WINDOW: Any, WEIGHT: Any, t: Any, c: Any, ok: Any, C: Any, W: tl.constexpr) -> Any:
+def conv_row(X, WINDOW, WEIGHT, t, c, ok, C, W: tl.constexpr):
     """SiLU of the convolution at row t, channels c: inputs before row 0 come from the window [W − 1, C]."""
     y = tl.zeros(c.shape, tl.float32)
     for j in tl.static_range(W):
@@ -120,7 +118,7 @@ def gates(ALPHA, BETA, A, DT, G, OUT, N, HEADS, B: tl.constexpr):
 
 
 @triton.jit
-def rotated(X: Any, COS: Any, SIN: Any, d: Any, R: tl.constexpr, D: tl.constexpr) -> Any:
+def rotated(X, COS, SIN, d, R: tl.constexpr, D: tl.constexpr):
     """A head's numbers d, the first R of them rotated by halves."""
     x = tl.load(X + d, mask=d < D, other=0.0)
     first = d < R // 2
@@ -141,16 +139,16 @@ def rope(X, COS, SIN, OUT, HEADS, xt, xh, R: tl.constexpr, D: tl.constexpr, BD: 
 
 
 @triton.jit
-def address(TABLE: Any, offset: Any, position: Any, BLOCK: tl.constexpr, TYPE: tl.constexpr) -> Any:
+def address(TABLE, offset, position, BLOCK: tl.constexpr, TYPE: tl.constexpr):
     """Where the block with a position begins: `offset` numbers after its address in the table."""
     return tl.load(TABLE + position // BLOCK).to(tl.pointer_type(TYPE)) + offset
 
 
 @triton.jit
 def store_row(
-    x: Any, TABLE: Any, SCALES: Any, offset: Any, scale_offset: Any, hs: Any, shs: Any, h: Any, position: Any, d: Any,
+    x, TABLE, SCALES, offset, scale_offset, hs, shs, h, position, d,
     D: tl.constexpr, BLOCK: tl.constexpr, TYPE: tl.constexpr, Q8: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """A head's row into the cache; as int8, rounded to even, with its scale."""
     place = h * hs + position % BLOCK * D + d
     if Q8:

@@ -5,8 +5,6 @@ See `kernels.sample` for the rules and the noise. Where more tokens would be in 
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -14,7 +12,7 @@ NONE = tl.constexpr(-3.0e38)  # below every logit
 
 
 @triton.jit
-def _count(RULES: Any, KEPT: tl.constexpr) -> Any:
+def _count(RULES, KEPT: tl.constexpr):
     """How many tokens are in question at most; none: more than are kept."""
     top_k = tl.load(RULES + 1).to(tl.int32)
     few = (top_k > 0) & (top_k <= KEPT)
@@ -52,7 +50,7 @@ def shortlist(
 
 
 @triton.jit
-def _mix(x: Any) -> Any:
+def _mix(x):
     x += 0x9E3779B97F4A7C15
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB

@@ -63,13 +63,18 @@ def recur(block: Block[GatedDeltaNet], x: Tensor, past: RecurrentState, *, each:
     return feed_forward(block, ops[project_add](o, m.ssm_out, x)), after
 
 
-def resume(block: Block[GatedDeltaNet], x: Tensor, past: Past, *, each: bool) -> tuple[Tensor, Left]:
-    """The same after a step whose rows were kept in part. With `each`, how many of these will be is open too."""
+def resume(
+    block: Block[GatedDeltaNet], x: Tensor, past: Past, *, each: bool, into: Left | None = None
+) -> tuple[Tensor, Left]:
+    """The same after a step whose rows were kept in part. With `each`, how many of these will be is open too.
+
+    What is left goes `into` given memory, which may have room for more rows.
+    """
     m, left = block.mixer, past.left
     qkv, z, alpha, beta = _projected(block, x)
     o, *after = block.ops[delta_step](
         qkv, z, alpha, beta, m.ssm_conv1d, m.ssm_a, m.ssm_dt, m.ssm_norm, m.eps, left.inputs, past.kept, left.mixed,
-        left.g, left.beta, left.state, past.missing, each,
+        left.g, left.beta, left.state, past.missing, each, into,
     )  # fmt: skip
     return feed_forward(block, block.ops[project_add](o, m.ssm_out, x)), Left(*after)
 

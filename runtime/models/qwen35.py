@@ -26,6 +26,7 @@ from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.residual import add, shift_rows
 from runtime.cache import KVType, LayerCache, RecurrentState, SequenceState, StagedRows, StagedState
 from runtime.errors import Interrupted
+from runtime.graphs import GraphStepper
 from runtime.models import fused
 from runtime.models.config import ModelConfig, MoEConfig, UnknownTokenError
 from runtime.models.draft_head import DraftHead
@@ -275,7 +276,9 @@ class Qwen35:
         self.rotary = RotaryEmbedding(config.rope)
         self.draft_head: DraftHead | None = None
         self._replay = Replay(ops.machine) if ops.machine else None
-        self.stepper = Stepper(self, ops.machine) if ops.machine else None
+        self.stepper: Stepper | GraphStepper | None = Stepper(self, ops.machine) if ops.machine else None
+        if ops.card:
+            self.stepper = GraphStepper(self, ops.card)
 
     @property
     def vocabulary(self) -> int:
@@ -335,17 +338,18 @@ class Qwen35:
 
     def rows(
         self, ids: Tensor, last: Tensor, state: SequenceState, past: Sequence[Past], start: int,
-        angles: tuple[Tensor, Tensor], *, each: bool,
+        angles: tuple[Tensor, Tensor], *, each: bool, mtp_start: int | None = None, into: Sequence[Left] | None = None,
     ) -> tuple[Tensor, list[Left]]:  # fmt: skip
         """What `forward` does, on tensors alone: rows `ids` [T] after `start` others, `last` being the hidden state of
-        the last of those, and `angles` cos and sin [1 + T, R/2] from there on.
+        the last of those, and `angles` cos and sin [1 + T, R/2] from there on. `mtp_start` is `start` − 1; on a card
+        what is left goes `into` given memory.
         """
         cos, sin = angles
-        before, left = iter(past), []
+        before, left, places = iter(past), [], iter(into or ())
 
         def recur(block: Block[GatedDeltaNet], x: Tensor) -> Tensor:
             if self.ops.card:
-                out, after = fused.resume(block, x, next(before), each=each)
+                out, after = fused.resume(block, x, next(before), each=each, into=next(places, None))
             else:
                 mixed, after = block.mixer.resume(block.normed(x), next(before), each=each)
                 out = block.finish(x, mixed)
@@ -353,7 +357,9 @@ class Qwen35:
             return out
 
         hidden = self._trunk(ids, Place(start, cos[1:], sin[1:]), state, recur)
-        self._fill_mtp(ids, hidden, last, state, Place(start - 1, cos[:-1], sin[:-1]))
+        self._fill_mtp(
+            ids, hidden, last, state, Place(start - 1 if mtp_start is None else mtp_start, cos[:-1], sin[:-1])
+        )
         return hidden, left
 
     def narrow_drafts(self, count: int) -> None:

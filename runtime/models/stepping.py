@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 import torch
@@ -80,9 +80,9 @@ class Layout:
 class Slab:
     """What one step left, of all layers; `moves` are how many rows were kept and how many the states still lack."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, device: torch.device | None = None) -> None:
         self._layout = layout
-        self.memory = torch.zeros(layout.size)
+        self.memory = torch.zeros(layout.size, device=device)
         self.moves = torch.zeros(2, dtype=torch.long)
         self.hidden = self.memory[: math.prod(layout.shapes[0])].view(layout.shapes[0])
         self._moves = self.moves.numpy()  # the same memory, quicker to write
@@ -109,6 +109,10 @@ class Carried(Sequence[RecurrentState]):
             self._states, self.slab = self._states_of(self.slab), None
         return self._states
 
+    def settle(self) -> None:
+        """Rely on the slab no more."""
+        self._all()
+
     def __len__(self) -> int:
         return len(self._all())
 
@@ -124,7 +128,7 @@ class Carried(Sequence[RecurrentState]):
 
 
 @dataclass(slots=True)
-class _Row:
+class Row:
     slab: Slab
     index: int
 
@@ -133,18 +137,20 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _StagedSlab:
+class StagedSlab:
+    """The rows of a step; `carry` makes a sequence's memory of its slab."""
+
     ids: tuple[int, ...]
     each: bool
     slab: Slab
-    states_of: Callable[[Slab], list[RecurrentState]]
+    carry: Callable[[Slab], Carried]
 
     def after(self, rows: int) -> Carried:
         self.slab.move(rows, rows if self.each else 0)
-        return Carried(self.slab, self.states_of)
+        return self.carry(self.slab)
 
-    def last(self, rows: int) -> _Row:
-        return _Row(self.slab, rows - 1)
+    def last(self, rows: int) -> Tensor | Row:
+        return Row(self.slab, rows - 1)
 
 
 @dataclass(frozen=True)
@@ -159,7 +165,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """What a program does: reads `new` tokens, makes `made` drafts or takes `given` ones, chooses with `chosen`."""
 
     new: int
@@ -171,6 +177,21 @@ class _Plan:
     @property
     def rows(self) -> int:
         return self.new + self.made + self.given
+
+
+@torch.inference_mode()
+def states_of(model: Qwen35, slab: Slab) -> list[RecurrentState]:
+    """What is in a slab, in memory of its own."""
+    kept, missing = slab.moves.tolist()
+    c = model.config.delta
+    states = []
+    for left in slab.layers:
+        state = left.state.clone()
+        if missing:
+            _, k, v = c.heads(left.mixed[:missing])
+            state = model.recur(k, k, v, left.g[:missing], left.beta[:missing], left.state)
+        states.append(RecurrentState(left.inputs[kept : kept + c.conv_kernel - 1].clone(), state))
+    return states
 
 
 class Stepper:
@@ -191,12 +212,12 @@ class Stepper:
     def prepare(self, state: SequenceState, drafts: int) -> None:
         """Lay out the programs of steps with up to so many drafts, so that the first of them need not wait for it."""
         for made in range(drafts + 1):
-            self._program(_Plan(1, made=made, chosen=True, each=made > 0), state)
+            self._program(Plan(1, made=made, chosen=True, each=made > 0), state)
 
     def forward(self, ids: Sequence[int], state: SequenceState, *, each: bool) -> Tensor:
         """`Qwen35.forward` of a few rows after some others."""
         self._id_numbers[: len(ids)] = ids
-        slab, _ = self._run(_Plan(len(ids), each=each), state, None)
+        slab, _ = self._run(Plan(len(ids), each=each), state, None)
         with torch.inference_mode():
             return slab.hidden[: len(ids)].clone()
 
@@ -205,13 +226,13 @@ class Stepper:
     ) -> Chosen:
         """Read `new` tokens and `made` or `given` drafts after them, and stage them all. Raises UnknownTokenError."""
         self._model.check_ids((*new, *given))
-        plan = _Plan(len(new), made, len(given), chosen=True, each=bool(made or given))
+        plan = Plan(len(new), made, len(given), chosen=True, each=bool(made or given))
         self._id_numbers[: len(new) + len(given)] = [*new, *given]
         _, logits = self._run(plan, state, sampler)
         drafts = self._id_numbers[len(new) : plan.rows].tolist()
         return Chosen(drafts, self._token_numbers[: 1 + len(drafts)].tolist(), logits)
 
-    def _run(self, plan: _Plan, state: SequenceState, sampler: Sampler | None) -> tuple[Slab, Tensor]:
+    def _run(self, plan: Plan, state: SequenceState, sampler: Sampler | None) -> tuple[Slab, Tensor]:
         # Tensor operations are few here: to a model that takes 200 µs for a token each of them is a percent.
         before, after = self._before(state), self._free_slab()
         runnable, logits = self._program(plan, state)
@@ -223,7 +244,7 @@ class Stepper:
         if state.mtp_kv:
             state.mtp_kv.reserve(start - 1, plan.rows)
             tables += state.mtp_kv.addresses
-        if isinstance(last, _Row):
+        if isinstance(last, Row):
             address = last.slab.addresses[0] + self._layout.row_bytes * last.index
         else:
             assert isinstance(last, Tensor)
@@ -233,7 +254,7 @@ class Stepper:
             inputs += sampler.addresses
         runnable.run_at(inputs, tables, start)
         ids = tuple(self._id_numbers[: plan.rows].tolist())
-        state.stage(_StagedSlab(ids, plan.each, after, self._states_of))
+        state.stage(StagedSlab(ids, plan.each, after, self._carried))
         return after, logits
 
     def _before(self, state: SequenceState) -> Slab:
@@ -249,8 +270,11 @@ class Stepper:
         for left, layer in zip(slab.layers, state.recurrent, strict=True):
             left.inputs[: layer.window.shape[0]] = layer.window
             left.state.copy_(layer.state)
-        state.recurrent = Carried(slab, self._states_of)
+        state.recurrent = self._carried(slab)
         return slab
+
+    def _carried(self, slab: Slab) -> Carried:
+        return Carried(slab, partial(states_of, self._model))
 
     def _free_slab(self) -> Slab:
         index = unheld(self._slabs)
@@ -259,27 +283,14 @@ class Stepper:
             index = len(self._slabs) - 1
         return self._slabs[index]
 
-    @torch.inference_mode()
-    def _states_of(self, slab: Slab) -> list[RecurrentState]:
-        kept, missing = slab.moves.tolist()
-        c = self._model.config.delta
-        states = []
-        for left in slab.layers:
-            state = left.state.clone()
-            if missing:
-                _, k, v = c.heads(left.mixed[:missing])
-                state = self._model.recur(k, k, v, left.g[:missing], left.beta[:missing], left.state)
-            states.append(RecurrentState(left.inputs[kept : kept + c.conv_kernel - 1].clone(), state))
-        return states
-
-    def _program(self, plan: _Plan, state: SequenceState) -> tuple[Runnable, Tensor]:
+    def _program(self, plan: Plan, state: SequenceState) -> tuple[Runnable, Tensor]:
         key = plan, state.kv.kind
         if key not in self._programs:
             self._programs[key] = self._record(plan, state)
         return self._programs[key]
 
     @torch.inference_mode()
-    def _record(self, plan: _Plan, state: SequenceState) -> tuple[Runnable, Tensor]:
+    def _record(self, plan: Plan, state: SequenceState) -> tuple[Runnable, Tensor]:
         model, start, config = self._model, state.length, self._model.config
         state.kv.reserve(start, plan.rows)
         tables = state.kv.tables

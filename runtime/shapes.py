@@ -1,0 +1,229 @@
+"""Models that have shapes but no weights: what their forwards would launch on a GPU, and how much they would read.
+
+python -m runtime.shapes                      launches and bytes of a token
+python -m runtime.shapes --compile [NAME …]   every kernel, compiled for the cards named, or for all known ones
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kernels.fused import norm_projections, norm_swiglu
+from kernels.op import OpTable
+from kernels.quant_matmul import embedding
+from kernels.quants import QUANTS, QuantTensor
+from kernels.triton.ahead import TARGETS, Compiled, Kernel, compile_for, kernels_of
+from kernels.triton.card import Card, Launch
+from kernels.triton.layouts import LAYOUTS
+from runtime.cache import KVType
+from runtime.graphs import step
+from runtime.models.config import DeltaNetConfig, ModelConfig, MoEConfig, RopeConfig
+from runtime.models.qwen35 import Qwen35
+from runtime.models.stepping import ROWS, Layout, Past, Plan
+from runtime.sampling import Sampler
+from runtime.weights import Weights
+
+VOCABULARY = 248_320
+_META = torch.device("meta")
+
+
+def _dense(hidden: int, ff: int, layers: int, heads: int, kv: int, value_heads: int) -> ModelConfig:
+    return ModelConfig(
+        architecture="qwen35", hidden=hidden, layers=layers, recurrent=tuple((i + 1) % 4 != 0 for i in range(layers)),
+        ff=ff, heads=heads, kv_heads=kv, head_dim=256, eps=1e-6, trained_context=262_144,
+        rope=RopeConfig(1e7, 64, (11, 11, 10)), delta=DeltaNetConfig(16, value_heads, 128, 4), moe=None, mtp_layers=1,
+    )  # fmt: skip
+
+
+def _sparse(hidden: int, layers: int, heads: int, kv: int, value_heads: int, moe: MoEConfig) -> ModelConfig:
+    return replace(_dense(hidden, 0, layers, heads, kv, value_heads), architecture="qwen35moe", moe=moe)
+
+
+SHAPES: dict[str, ModelConfig] = {
+    "0.8b": _dense(1024, 3584, 24, 8, 2, 16),
+    "2b": _dense(2048, 6144, 24, 8, 2, 16),
+    "4b": _dense(2560, 9216, 32, 16, 4, 32),
+    "9b": _dense(4096, 12288, 32, 16, 4, 32),
+    "27b": _dense(5120, 17408, 64, 24, 4, 48),
+    "35b-a3b": _sparse(2048, 40, 16, 2, 32, MoEConfig(256, 8, 512, 512)),
+}
+
+Mix = Callable[[str], str]
+
+
+def q4_k_m(name: str) -> str:
+    """As files of that name mix their types, in the main."""
+    if name in ("output.weight", "token_embd.weight"):
+        return "Q6_K"
+    if name.endswith("ffn_gate_inp.weight"):
+        return "F32"
+    if "attn_v" in name or "ffn_down" in name or "attn_qkv" in name:
+        layer = int(name.split(".")[1])
+        return "Q6_K" if layer % 2 else "Q4_K"
+    return "Q4_K"
+
+
+def uniform(type_: str) -> Mix:
+    return lambda name: "F32" if name.endswith("ffn_gate_inp.weight") else type_
+
+
+class ShapedWeights(Weights):
+    """Every tensor that a model asks for, without numbers; `used` are the bytes that a token reads of them."""
+
+    def __init__(self, config: ModelConfig, mix: Mix, tied: bool) -> None:
+        self._mix, self._tied, self._config = mix, tied, config
+        self.used: dict[str, float] = {}
+
+    def has(self, name: str) -> bool:
+        return name == "output.weight" and not self._tied
+
+    def rows(self, name: str) -> int:
+        return VOCABULARY
+
+    def take(self, name: str, *shape: int) -> QuantTensor:
+        quant = QUANTS[self._mix(name)]
+        data = torch.empty(*shape[:-1], quant.row_bytes(shape[-1]), dtype=torch.uint8, device=_META)
+        moe = self._config.moe
+        self.used[name] = data.numel() * (moe.used / moe.experts if moe and len(shape) == 3 else 1)
+        if name == "token_embd.weight" and not self._tied:
+            self.used[name] = quant.row_bytes(shape[-1])
+        return QuantTensor(data, quant, tuple(shape))
+
+    def dense(self, name: str, *shape: int) -> Tensor:
+        self.used[name] = 4 * math.prod(shape)
+        return torch.empty(*shape, device=_META)
+
+    def norm(self, name: str, size: int) -> Tensor:
+        return self.dense(name, size)
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """A model without weights on a card that only notes."""
+
+    model: Qwen35
+    card: Card
+    weights: ShapedWeights
+
+    @classmethod
+    def of(cls, config: ModelConfig, mix: Mix = q4_k_m) -> Shaped:
+        card = Card.notes()
+        weights = ShapedWeights(config, mix, tied=config.hidden <= 2560 and not config.moe)
+        return cls(Qwen35(weights, weights, config, OpTable("triton", card=card)), card, weights)
+
+    def prefill(self, rows: int, context: int = 0, kv: KVType = "f32") -> list[Launch]:
+        """What a forward of `rows` tokens after `context` others launches."""
+        del self.card.launches[:]
+        state = self.model.new_state(kv)
+        state.ids = [0] * context
+        state.hidden = torch.empty(self.model.config.hidden, device=_META) if context else None
+        state.kv.reserve(0, context)
+        self.model.forward([0] * rows, state)
+        return list(self.card.launches)
+
+    def step(self, drafts: int = 0, context: int = 1024, kv: KVType = "f32") -> list[Launch]:
+        """What a step of decoding launches: `drafts` made, all rows verified, a token chosen after each."""
+        del self.card.launches[:]
+        model, config = self.model, self.model.config
+        state = model.new_state(kv)
+        state.kv.reserve(0, context + ROWS)
+        if state.mtp_kv:
+            state.mtp_kv.reserve(0, context + ROWS)
+        layout = Layout(config)
+        (_, layers), (_, after) = (layout.views(torch.empty(layout.size, device=_META)) for _ in range(2))
+        angle = torch.empty(ROWS + 1, config.rope.dim // 2, device=_META)
+        one = torch.empty(1, dtype=torch.long, device=_META)
+        step(
+            model, state, [Past(left, one, one) for left in layers], Plan(1, drafts, chosen=True, each=drafts > 0),
+            ids=torch.empty(ROWS, dtype=torch.long, device=_META), last=torch.empty(config.hidden, device=_META),
+            tokens=torch.empty(ROWS, dtype=torch.long, device=_META),
+            sampler=[part.to(_META) for part in Sampler.places(VOCABULARY)], angles=(angle, angle),
+            start=context, starts=torch.empty(ROWS + 2, dtype=torch.long, device=_META), into=after,
+        )  # fmt: skip
+        return list(self.card.launches)
+
+
+def decode_bytes(shaped: Shaped, context: int, kv: KVType = "f32") -> float:
+    """What a token must read and write at least: the weights that it uses, its keys and values, and its states."""
+    config = shaped.model.config
+    weights = sum(size for name, size in shaped.weights.used.items() if not name.startswith(f"blk.{config.layers}."))
+    row = 2 * config.kv_heads * (config.head_dim + 4 if kv == "q8" else 4 * config.head_dim)
+    delta = config.delta
+    states = 2 * 4 * delta.value_heads * delta.head_dim**2 * config.recurrent.count(True)
+    return weights + config.attention_layers * row * (context + 1) + states
+
+
+def every_launch(names: Sequence[str] = ("4b", "35b-a3b")) -> Iterator[Launch]:
+    """Of the models in Q4_K_M: steps without and with drafts, few rows and many, both types of cache; and products of
+    one row, a few and many with every type of weights."""
+    shaped = [Shaped.of(SHAPES[name]) for name in names]
+    for model in shaped:
+        yield from model.step(0)
+        yield from model.step(3)
+        yield from model.prefill(512, 512)
+    yield from shaped[0].prefill(512, 512, kv="q8")
+    yield from shaped[0].step(3, kv="q8")
+    card = Card.notes()
+    table = OpTable("triton", card=card)
+    norm = torch.empty(2560, device=_META)
+    for type_ in LAYOUTS:
+        data = torch.empty(9216, QUANTS[type_].row_bytes(2560), dtype=torch.uint8, device=_META)
+        weight = QuantTensor(data, QUANTS[type_], (9216, 2560))
+        for rows in (1, 4, 512):
+            x = torch.empty(rows, 2560, device=_META)
+            table[norm_projections](x, norm, 1e-6, (weight,))
+            table[norm_swiglu](x, norm, 1e-6, weight, weight)
+        table[embedding](torch.empty(1, dtype=torch.long, device=_META), weight)
+    yield from card.launches
+
+
+def report() -> Iterator[str]:
+    """Launches and bytes of a token after 1,024 others."""
+    yield f"{'model':10} {'drafts':>6} {'launches':>8} {'GB':>7} {'of the least':>12}"
+    for name, config in SHAPES.items():
+        shaped = Shaped.of(config)
+        for drafts in (0, 3):
+            launches = shaped.step(drafts)
+            nbytes = sum(launch.nbytes for launch in launches)
+            part = f"{nbytes / decode_bytes(shaped, 1024):12.3f}" if not drafts else ""
+            yield f"{name:10} {drafts:6} {len(launches):8} {nbytes / 1e9:7.3f} {part}"
+
+
+def compile_all(targets: Sequence[str], only: str = "") -> Iterator[tuple[str, Kernel, Compiled]]:
+    """Every kernel of `every_launch` whose name has `only` in it, for each of the targets."""
+    for kernel in kernels_of(every_launch()):
+        if only in kernel.name:
+            for target in targets:
+                yield target, kernel, compile_for(kernel, target)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m runtime.shapes", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--compile", nargs="*", metavar="CARD", help=", ".join(TARGETS))
+    parser.add_argument("--only", default="", metavar="TEXT", help="kernels whose name or constants have this in them")
+    options = parser.parse_args()
+    if options.compile is None:
+        print(*report(), sep="\n")
+        return 0
+    if unknown := set(options.compile) - set(TARGETS):
+        parser.error(f"no such card: {', '.join(unknown)}; known are {', '.join(TARGETS)}")
+    bad = 0
+    print(f"{'card':8} {'registers':>9} {'spilled':>7} {'shared':>6}  kernel")
+    for target, kernel, found in compile_all(options.compile or list(TARGETS), options.only):
+        wrong = found.spills > 0 or found.shared > TARGETS[target][3]
+        bad += wrong
+        mark = " !" if wrong else ""
+        print(f"{target:8} {found.registers:9} {found.spills:7} {found.shared:6}  {kernel.name}{mark}", flush=True)
+    print(f"{bad} of them spill, or want more memory than there is." if bad else "None spills.")
+    return min(bad, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
