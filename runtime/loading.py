@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kernels.op import Column, OpTable
+from kernels.op import Column, OpTable, op_table
 from kernels.table import OPS
 from runtime import presets
 from runtime.cache import KVType, SequenceState
@@ -27,6 +27,7 @@ from runtime.protocol import Load, ModelInfo, Sampling
 from runtime.sampling import SamplingParams
 from runtime.snapshots import SnapshotStore
 from runtime.tokenizer import Tokenizer
+from runtime.trust import wrong_ops
 from runtime.turn import ChatModel
 
 DEFAULT_CONTEXT = 32_768  # tokens; more is the user's choice, since it costs memory
@@ -84,6 +85,8 @@ def _load(command: Load, progress: Callable[[int, int], None]) -> tuple[LoadedMo
     if command.ops != "auto":
         column = command.ops
     try:
+        if column == "triton" and auto and (wrong := wrong_ops(op_table("triton"))):
+            raise RuntimeError(f"it gets {', '.join(wrong)} wrong")
         return load_model(command.path, column, *rest), []
     except RuntimeError as error:  # of the card: its memory, its driver, or a kernel that does not compile for it
         if column != "triton" or not torch.cuda.is_available():

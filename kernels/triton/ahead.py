@@ -67,8 +67,16 @@ def _short(value: Any) -> str:
 
 
 def kernels_of(launches: Iterable[Launch]) -> list[Kernel]:
-    """The different programs of some launches, specialised as Triton does at run time."""
-    return list(dict.fromkeys(_kernel(launch) for launch in launches))
+    """The different programs of some launches, specialised as Triton does at run time.
+
+    Of those that differ only in K, which says how often a loop runs, the first.
+    """
+    found: dict[object, Kernel] = {}
+    for launch in launches:
+        kernel = _kernel(launch)
+        alike = tuple(item for item in kernel.constants if item[0] != "K")
+        found.setdefault((kernel.function.fn.__name__, kernel.signature, alike, kernel.warps), kernel)
+    return list(found.values())
 
 
 def _kernel(launch: Launch) -> Kernel:
@@ -106,7 +114,7 @@ def compile_for(kernel: Kernel, target: str) -> Compiled:
         constexprs=constants,
         attrs={(index,): [["tt.divisibility", 16]] for index in kernel.aligned},
     )
-    options = {"num_warps": kernel.warps, "enable_fp_fusion": True}
+    options = {"num_warps": kernel.warps, "num_stages": 1, "enable_fp_fusion": True}
     made = triton.compile(source, target=GPUTarget(backend, architecture, threads), options=options)
     if backend == "cuda":
         return _of_cubin(made.asm["cubin"], made.metadata.shared)

@@ -89,7 +89,7 @@ class Card:
                 nbytes = sum(found.values())
             self.launches.append(Launch(kernel, arguments, constants, tuple(grid), warps, nbytes))
         elif self.way == "compiled":
-            kernel[tuple(grid)](*arguments, **constants, num_warps=warps, enable_fp_fusion=True)
+            kernel[tuple(grid)](*arguments, **constants, num_warps=warps, num_stages=1, enable_fp_fusion=True)
         else:
             kernel[tuple(grid)](*arguments, **constants)
 

@@ -106,32 +106,82 @@ def _gemv_part(
     tl.store(OUT + n, y, mask=n < N)
 
 
+@triton.constexpr_function
+def _parts_of(kinds, index):
+    """A bit for each part of the kind of part `index`; none if an earlier part has that kind too."""
+    kinds = [getattr(kind, "value", kind) for kind in kinds]
+    if kinds[index] in kinds[:index]:
+        return 0
+    return sum(1 << i for i, kind in enumerate(kinds) if kind == kinds[index])
+
+
+@triton.jit
+def _part(block, N0, N1, N2, N3, BN: tl.constexpr, PARTS: tl.constexpr):
+    """Which part a program works on, and which of its blocks."""
+    part = 0
+    count = tl.cdiv(N0, BN)
+    if PARTS > 1:
+        beyond = block >= count
+        part = tl.where(beyond, 1, part)
+        block = tl.where(beyond, block - count, block)
+        count = tl.cdiv(N1, BN)
+    if PARTS > 2:
+        beyond = (part == 1) & (block >= count)
+        part = tl.where(beyond, 2, part)
+        block = tl.where(beyond, block - count, block)
+        count = tl.cdiv(N2, BN)
+    if PARTS > 3:
+        beyond = (part == 2) & (block >= count)
+        part = tl.where(beyond, 3, part)
+        block = tl.where(beyond, block - count, block)
+    return part, block
+
+
+@triton.jit
+def _of_part(part, A0, A1, A2, A3, PARTS: tl.constexpr):
+    """The argument of the part: a pointer."""
+    A = A0
+    if PARTS > 1:
+        if part == 1:
+            A = A1
+    if PARTS > 2:
+        if part == 2:
+            A = A2
+    if PARTS > 3:
+        if part == 3:
+            A = A3
+    return A
+
+
+@triton.jit
+def _number_of_part(part, A0, A1, A2, A3):
+    return tl.where(part == 0, A0, tl.where(part == 1, A1, tl.where(part == 2, A2, A3)))
+
+
 @triton.jit
 def gemv(
     X, NORM, EPS, RES, O0, O1, O2, O3, P0, P1, P2, P3, B0, B1, B2, B3, N0, N1, N2, N3,
     K: tl.constexpr, K0: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, K3: tl.constexpr,
     PARTS: tl.constexpr, NORMED: tl.constexpr, ADDED: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
-    """RMSNorm(x)·Wᵀ + residual for up to four weights, each of its own kind (K0 …): a program is BN rows of one."""
-    block = tl.program_id(0)
-    count = tl.cdiv(N0, BN)
-    if block < count:
-        _gemv_part(X, NORM, EPS, RES, O0, P0, B0, N0, block, K, K0, NORMED, ADDED, BN, BJ)
-    if PARTS > 1:
-        block -= count
-        count = tl.cdiv(N1, BN)
-        if (block >= 0) & (block < count):
-            _gemv_part(X, NORM, EPS, RES, O1, P1, B1, N1, block, K, K1, NORMED, ADDED, BN, BJ)
-    if PARTS > 2:
-        block -= count
-        count = tl.cdiv(N2, BN)
-        if (block >= 0) & (block < count):
-            _gemv_part(X, NORM, EPS, RES, O2, P2, B2, N2, block, K, K2, NORMED, ADDED, BN, BJ)
-    if PARTS > 3:
-        block -= count
-        count = tl.cdiv(N3, BN)
-        if (block >= 0) & (block < count):
-            _gemv_part(X, NORM, EPS, RES, O3, P3, B3, N3, block, K, K3, NORMED, ADDED, BN, BJ)
+    """RMSNorm(x)·Wᵀ + residual for up to four weights, each of its own kind (K0 …): a program is BN rows of one.
+
+    There is one body for all weights of a kind, so that four of the same do not take four times as long to compile.
+    """
+    part, block = _part(tl.program_id(0), N0, N1, N2, N3, BN, PARTS)
+    OUT, P = _of_part(part, O0, O1, O2, O3, PARTS), _of_part(part, P0, P1, P2, P3, PARTS)
+    B, N = _number_of_part(part, B0, B1, B2, B3), _number_of_part(part, N0, N1, N2, N3)
+    if (_parts_of((K0, K1, K2, K3), 0) >> part) & 1:
+        _gemv_part(X, NORM, EPS, RES, OUT, P, B, N, block, K, K0, NORMED, ADDED, BN, BJ)
+    if _parts_of((K0, K1, K2, K3), 1) > 0:
+        if (_parts_of((K0, K1, K2, K3), 1) >> part) & 1:
+            _gemv_part(X, NORM, EPS, RES, OUT, P, B, N, block, K, K1, NORMED, ADDED, BN, BJ)
+    if _parts_of((K0, K1, K2, K3), 2) > 0:
+        if (_parts_of((K0, K1, K2, K3), 2) >> part) & 1:
+            _gemv_part(X, NORM, EPS, RES, OUT, P, B, N, block, K, K2, NORMED, ADDED, BN, BJ)
+    if _parts_of((K0, K1, K2, K3), 3) > 0:
+        if (_parts_of((K0, K1, K2, K3), 3) >> part) & 1:
+            _gemv_part(X, NORM, EPS, RES, OUT, P, B, N, block, K, K3, NORMED, ADDED, BN, BJ)
 
 
 @triton.jit
@@ -178,25 +228,20 @@ def matmul(
 ):  # fmt: skip
     """`gemv` for T rows: a program is BM of them and BN rows of one weight."""
     t = (tl.program_id(1) * BM + tl.arange(0, BM)).to(tl.int64)
-    block = tl.program_id(0)
-    count = tl.cdiv(N0, BN)
-    if block < count:
-        _matmul_part(X, NORM, EPS, RES, O0, P0, B0, T, N0, t, block, K, K0, NORMED, ADDED, PRECISION, BM, BN, BJ)
-    if PARTS > 1:
-        block -= count
-        count = tl.cdiv(N1, BN)
-        if (block >= 0) & (block < count):
-            _matmul_part(X, NORM, EPS, RES, O1, P1, B1, T, N1, t, block, K, K1, NORMED, ADDED, PRECISION, BM, BN, BJ)
-    if PARTS > 2:
-        block -= count
-        count = tl.cdiv(N2, BN)
-        if (block >= 0) & (block < count):
-            _matmul_part(X, NORM, EPS, RES, O2, P2, B2, T, N2, t, block, K, K2, NORMED, ADDED, PRECISION, BM, BN, BJ)
-    if PARTS > 3:
-        block -= count
-        count = tl.cdiv(N3, BN)
-        if (block >= 0) & (block < count):
-            _matmul_part(X, NORM, EPS, RES, O3, P3, B3, T, N3, t, block, K, K3, NORMED, ADDED, PRECISION, BM, BN, BJ)
+    part, block = _part(tl.program_id(0), N0, N1, N2, N3, BN, PARTS)
+    OUT, P = _of_part(part, O0, O1, O2, O3, PARTS), _of_part(part, P0, P1, P2, P3, PARTS)
+    B, N = _number_of_part(part, B0, B1, B2, B3), _number_of_part(part, N0, N1, N2, N3)
+    if (_parts_of((K0, K1, K2, K3), 0) >> part) & 1:
+        _matmul_part(X, NORM, EPS, RES, OUT, P, B, T, N, t, block, K, K0, NORMED, ADDED, PRECISION, BM, BN, BJ)
+    if _parts_of((K0, K1, K2, K3), 1) > 0:
+        if (_parts_of((K0, K1, K2, K3), 1) >> part) & 1:
+            _matmul_part(X, NORM, EPS, RES, OUT, P, B, T, N, t, block, K, K1, NORMED, ADDED, PRECISION, BM, BN, BJ)
+    if _parts_of((K0, K1, K2, K3), 2) > 0:
+        if (_parts_of((K0, K1, K2, K3), 2) >> part) & 1:
+            _matmul_part(X, NORM, EPS, RES, OUT, P, B, T, N, t, block, K, K2, NORMED, ADDED, PRECISION, BM, BN, BJ)
+    if _parts_of((K0, K1, K2, K3), 3) > 0:
+        if (_parts_of((K0, K1, K2, K3), 3) >> part) & 1:
+            _matmul_part(X, NORM, EPS, RES, OUT, P, B, T, N, t, block, K, K3, NORMED, ADDED, PRECISION, BM, BN, BJ)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,41 +29,17 @@ from runtime.probe import probe
 from runtime.sampling import Sampler, SamplingParams
 from runtime.shapes import SHAPES, Shaped, ShapedWeights, decode_bytes, q4_k_m
 from runtime.speculative import step
+from runtime.trust import BF16, distance
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
-BF16 = 0.02
-
-
-def moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, (Tensor, QuantTensor)):
-        return value.to(device)
-    if isinstance(value, (tuple, list)):
-        return tuple(moved(item, device) for item in value)
-    return value
-
-
-def flat(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value.cpu()
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from flat(item)
 
 
 def check_ops(card: Card, few: bool) -> dict[str, float]:
     """The largest distance of each op's cases from its reference, of what its tolerance allows; 1 and more is wrong."""
     table, worst = OpTable("triton", card=card), {}
     for op in (*OPS, *FUSED):
-        cases = list(op.cases())[: 1 if few else None]
-        fresh = list(op.cases())[: len(cases)]
-        for case, again in zip(cases, fresh, strict=True):
-            arguments = moved(again.args, card.device)
-            wanted, found = op.reference(*case.args), table[op](*arguments)
-            results = flat(case.args if wanted is None else wanted), flat(arguments if found is None else found)
-            for ref, out in zip(*results, strict=True):
-                ref, out = ref.double().nan_to_num(), out.double().nan_to_num()
-                off = float((out - ref).norm()) / (max(op.tolerance, BF16) * float(ref.norm()) + 1e-12)
-                worst[op.name] = max(worst.get(op.name, 0.0), off)
+        cases = zip(list(op.cases())[: 1 if few else None], op.cases(), strict=False)
+        worst[op.name] = max(distance(table, op, case, again) for case, again in cases)
     return worst
 
 

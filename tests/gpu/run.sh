@@ -6,4 +6,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PYTHONPATH="$PWD:$PWD/tests"
-exec timeout 480 "${PYTHON:-python3}" tests/gpu/measure.py "$@"
+exec timeout "${LIMIT:-480}" "${PYTHON:-python3}" tests/gpu/measure.py "$@"
