@@ -174,7 +174,8 @@ class GraphStepper:
     def step(
         self, new: Sequence[int], state: SequenceState, sampler: Sampler, *, made: int = 0, given: Sequence[int] = ()
     ) -> Chosen:
-        """Read `new` tokens and `made` or `given` drafts after them, and stage them all."""
+        """Read `new` tokens and `made` or `given` drafts after them, and stage them all. Raises UnknownTokenError."""
+        self._model.check_ids((*new, *given))
         plan = Plan(len(new), made, len(given), chosen=True, each=bool(made or given))
         _, logits = self._run(plan, [*new, *given], state, sampler)
         ids, tokens = self._control.answer()
