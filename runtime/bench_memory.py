@@ -1,8 +1,8 @@
 """What memory a model takes with its context full, beside what `runtime.fit` says of it before the load.
 
-The child loads the model as the chat does and reads four pieces of a prompt: all of a context of 2,048 tokens. Then the
-recurrent state is there as often as in a conversation: two places to come back to, the live one, and the next. To read
-a longer context would take minutes, and its memory can be had at once: before the last piece, that of all keys and
+The child loads the model as the chat does and reads a prompt of 2,048 tokens, or what the context has, by pieces. Then
+the recurrent state is there as often as in a conversation: two places to come back to, the live one, and the next. To
+read a longer context would take minutes, and its memory can be had at once: before the last piece, that of all keys and
 values is taken and written. What it needs is the peak of its anonymous memory: pages of the mapped file are read again
 when memory is short. Where native functions had to be made first, which takes memory once in a machine's life, it is
 measured again.
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _POLL = 0.01  # seconds: what is freed the heap keeps for longer
 _TOKEN = 9  # any
+_READ = 2048  # tokens
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,10 @@ def fill(load: Load) -> SequenceState:
     state = chat.engine.pool.new_state()
     chunk = min(PREFILL_CHUNK, context // 4)
     with torch.inference_mode():
-        for place in (True, True, False):
+        for piece in range(min(_READ, context) // chunk - 1):
             model.forward([_TOKEN] * chunk, state)
             state.commit()
-            if place:
+            if piece < 2:
                 state.checkpoint()
         for cache in [state.kv, *([state.mtp_kv] if state.mtp_kv else [])]:
             cache.reserve(state.length, context - state.length)
