@@ -81,7 +81,7 @@ async def test_from_nothing_to_a_chat_with_a_fetched_model(tmp_path: Path, hub: 
 
 async def test_a_download_goes_on_while_chatting_is_paused_and_cancelled(tmp_path: Path, hub: Hub) -> None:
     hub.put(REPO, FILE, (GOLDENS / "tiny-dense.gguf").read_bytes() + bytes(3_000_000))
-    hub.faults.rate = 400_000
+    hub.faults.rate = 40_000  # so slow that the download outlasts what is done meanwhile
     async with chatting(tmp_path, model=str(tmp_path / "other.gguf")) as chat:
         await chat.send("/models")
         await choose(chat, "★")
@@ -107,7 +107,7 @@ async def test_a_download_goes_on_while_chatting_is_paused_and_cancelled(tmp_pat
 
 async def test_what_was_being_downloaded_goes_on_at_the_next_start(tmp_path: Path, hub: Hub) -> None:
     hub.put(REPO, FILE, (GOLDENS / "tiny-dense.gguf").read_bytes() + bytes(3_000_000))
-    hub.faults.rate = 400_000
+    hub.faults.rate = 40_000  # so slow that the download outlasts what is done meanwhile
     async with chatting(tmp_path) as chat:
         await chat.send("/models")
         await choose(chat, "★")
