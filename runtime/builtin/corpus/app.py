@@ -78,7 +78,7 @@ def advise(tour: Tour, entry: Entry) -> str:
     return f"{press} {names}: {entry.action}."
 
 
-@intent(18, filler=1.5, joins=True)
+@intent(22, filler=1.5, joins=True)
 def what_is_it(r: Random, world: World) -> Turn:
     entry = r.choice(world.tour.entries)
     shown = r.choice((entry.name, entry.name, entry.name, f"`{entry.name}`", _loosely(r, entry)))
@@ -101,7 +101,7 @@ def _loosely(r: Random, entry: Entry) -> str:
     return r.choice((entry.name.removeprefix("/"), entry.name.upper(), entry.name.capitalize()))
 
 
-@intent(46, filler=1.5, joins=True)
+@intent(66, filler=1.5, joins=True)
 def how_to(r: Random, world: World) -> Turn:
     wished = _wished(world.tour)
     entry = r.choices(wished, [_breadth(e) for e in wished])[0]
@@ -175,14 +175,25 @@ def which_are_there(r: Random, world: World) -> Turn:
     return Turn(user, f"The main {kind}s are {listed(names)}. `{more}` shows all.", f"I list the main {kind}s.")
 
 
-@intent(2)
-def no_such_command(r: Random, world: World) -> Turn:
-    """A command that does not exist is not explained."""
-    known = {e.name for e in world.tour.entries}
-    while (name := f"/{syllables(r)}") in known:
+@intent(3.5)
+def no_such_entry(r: Random, world: World) -> Turn:
+    """A command, key or setting that does not exist is not explained."""
+    known = {e.name.lower() for e in world.tour.entries}
+    kind = r.choices(get_args(Kind), (5, 3, 2))[0]
+    while (name := _invented(r, kind)).lower() in known:
         pass
-    user = FRAMES["no_such"].typed(r, {"c": name})
+    frames = FRAMES["press" if kind == "key" else "no_such"]
+    user = frames.typed(r, {"c": name, "k": kind})
     return Turn(user, f"I do not know `{name}`. Type `/help` to see the commands.", f"{name} is not in my list.")
 
 
-INTENTS = (what_is_it, how_to, usage, key_of, which_are_there, no_such_command)
+def _invented(r: Random, kind: Kind) -> str:
+    if kind == "command":
+        return f"/{syllables(r)}"
+    if kind == "setting":
+        return f"{syllables(r)}_{syllables(r)}"
+    letter = r.choice("ABCDEFGHIKLMNOPQRSTUVWXYZ0123456789")  # Ctrl+J has its place in what Shift+Enter does
+    return r.choice((f"F{r.randint(1, 12)}", f"Ctrl+{letter}", f"Alt+{letter}", f"Ctrl+Shift+{letter}", "Insert"))
+
+
+INTENTS = (what_is_it, how_to, usage, key_of, which_are_there, no_such_entry)

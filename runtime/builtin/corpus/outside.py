@@ -68,7 +68,7 @@ def unknown_thing(r: Random, world: World, known: Collection[str]) -> str:
 
 def _reply(name: str, world: World) -> tuple[str, str]:
     """The answer of a table, its own or another's, and the thought before it."""
-    table = TABLES[name if name in TABLES else NEAR[name]["reply"]]
+    table = TABLES[name] if name in TABLES else TABLES.get(NEAR[name]["reply"], NEAR[name])
     return table["reply"].format(real_model=world.tour.real_model), table["thought"]
 
 
@@ -105,14 +105,15 @@ def _turn(name: str, r: Random, world: World) -> Turn:
     return Turn(user, *_reply(name, world))
 
 
-ELSEWHERE = app.forms(NEAR["elsewhere"])
+WISHES = {name: app.forms(table) for name, table in NEAR.items() if "do" in table}
 
 
-def _elsewhere(r: Random, world: World) -> Turn:
+def _wish(name: str, r: Random, world: World) -> Turn:
     """A wish that only sounds like one of the app's, asked for in the same frames."""
     form = r.choices(tuple(app.FORMS), tuple(app.FORMS.values()))[0]
-    user = app.ask_how(r, form, ELSEWHERE[form].plain(r), r.choice(("way", "way", "trick", "app", "command", "key")))
-    return Turn(user, *_reply("elsewhere", world))
+    kind = r.choice(("way", "trick", "app", "command", "key") if name == "elsewhere" else app.KIND_WORDS["command"])
+    user = app.ask_how(r, form, WISHES[name][form].plain(r), kind)
+    return Turn(user, *_reply(name, world))
 
 
 WILD = Phrases(
@@ -195,6 +196,6 @@ def _wild(r: Random, world: World) -> Turn:
 
 INTENTS = (
     *(Intent(name, partial(_turn, name), (TABLES | NEAR)[name]["weight"]) for name in PHRASES),
-    Intent("elsewhere", _elsewhere, NEAR["elsewhere"]["weight"]),
+    *(Intent(name, partial(_wish, name), NEAR[name]["weight"]) for name in WISHES),
     Intent("wild", _wild, 16),
 )

@@ -141,7 +141,7 @@ def _ask(r: Random, expression: str) -> str:
     return led(r, PHRASES["ask"].typed(r, {"e": expression}), 0.05)
 
 
-@intent(17, filler=1)
+@intent(19, filler=1)
 def addition(r: Random, world: World) -> Turn:
     a, b = _balanced(r, "+")
     x = r.random()
@@ -152,7 +152,7 @@ def addition(r: Random, world: World) -> Turn:
     return worked(user, f"{a} + {b}", add_steps(a, b), a + b)
 
 
-@intent(18, filler=1)
+@intent(20, filler=1)
 def subtraction(r: Random, world: World) -> Turn:
     a, b = _balanced(r, "-")
     x = r.random()
