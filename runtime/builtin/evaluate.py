@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol
 
+from runtime.builtin.corpus.grammar import normal
 from runtime.builtin.corpus.tour import DEFAULT_TOUR, Tour, TourError, read_tour
 from runtime.builtin.expectations import holds, known_to
 from runtime.builtin.export import load_run
@@ -73,6 +74,14 @@ def cases(tour: Tour, subjects: Sequence[str] = SUBJECTS) -> list[Case]:
                 modes = (True, False) if subject in BOTH else (i % 2 == 1,)
                 result += [Case(subject, section, users, expectation, thinking) for thinking in modes]
     return result
+
+
+def reserved(tour: Tour) -> frozenset[str]:
+    """The messages that are asked about, for training to keep away from.
+
+    Short ones aside: there are few ways to say hello, or 6 + 7.
+    """
+    return frozenset(normal(c.users[-1]) for c in cases(tour) if len(c.users[-1].split()) > 3)
 
 
 def _lines(subject: str) -> Iterator[tuple[str, tuple[str, ...], str]]:

@@ -27,7 +27,7 @@ from runtime.builtin.batches import EMPTY, Batch, batches
 from runtime.builtin.corpus.mix import Stage
 from runtime.builtin.corpus.registry import World
 from runtime.builtin.corpus.tour import DEFAULT_TOUR, TourError, read_tour
-from runtime.builtin.evaluate import cases, figures
+from runtime.builtin.evaluate import cases, figures, reserved
 from runtime.builtin.evaluate import run as hold
 from runtime.builtin.export import import_weights
 from runtime.builtin.generate import Generator
@@ -165,7 +165,7 @@ class Run:
         if not (out / "vocabulary.json").exists():
             train_vocabulary(base, config.model.vocabulary, config.seed).save(str(out / "vocabulary.json"))
         self.tokenizer = load_vocabulary(out / "vocabulary.json")
-        self.world = World(base.tour, pieces(self.tokenizer))
+        self.world = World(base.tour, pieces(self.tokenizer), reserved(base.tour))
         self.data = Data(config, self.world, self.tokenizer)
         self.muon, self.adam = optimisers(self.model, config, bf16)
         self.step = 0

@@ -20,6 +20,7 @@ from runtime.builtin.corpus import (
     units,
 )
 from runtime.builtin.corpus.dialogue import Dialogue, Turn
+from runtime.builtin.corpus.grammar import normal
 from runtime.builtin.corpus.registry import Intent, World
 
 Stage = Literal["copying", "all", "long"]
@@ -50,7 +51,14 @@ SHARES: dict[Stage, dict[str, float]] = {
 
 
 def dialogue(r: Random, world: World, stage: Stage = "all") -> Dialogue:
-    """One dialogue; the same for the same generator state, world and stage."""
+    """One dialogue without a reserved message; the same for the same generator state, world and stage."""
+    while True:
+        drawn = _draw(r, world, stage)
+        if world.reserved.isdisjoint(normal(turn.user) for turn in drawn.turns):
+            return drawn
+
+
+def _draw(r: Random, world: World, stage: Stage) -> Dialogue:
     shares = SHARES[stage]
     kind = r.choices(tuple(shares), tuple(shares.values()))[0]
     system = ""

@@ -15,11 +15,13 @@ class World:
     """What the generator draws from besides chance: the tour of the app, and the pieces of the vocabulary.
 
     `pieces` are the tokens that are words or parts of them: copy tasks draw from them uniformly, so that none stays
-    unseen. They are empty while the vocabulary itself is being trained.
+    unseen. They are empty while the vocabulary itself is being trained. `reserved` are the messages of the held-out
+    dialogues, as `grammar.normal` makes them: among millions some would come up by chance.
     """
 
     tour: Tour
     pieces: tuple[str, ...] = ()
+    reserved: frozenset[str] = frozenset()
 
 
 Make = Callable[[Random, World], Turn]

@@ -7,6 +7,7 @@ from tokenizers import Tokenizer
 
 from runtime.builtin.corpus.registry import World
 from runtime.builtin.corpus.tour import DEFAULT_TOUR, Tour, read_tour
+from runtime.builtin.evaluate import reserved
 from runtime.builtin.vocabulary import pieces, train_vocabulary
 
 VOCABULARY = 1024
@@ -24,4 +25,4 @@ def tokenizer(tour: Tour) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def world(tour: Tour, tokenizer: Tokenizer) -> World:
-    return World(tour, pieces(tokenizer))
+    return World(tour, pieces(tokenizer), reserved(tour))
