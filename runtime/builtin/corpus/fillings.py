@@ -195,6 +195,23 @@ def draw(kind: str, r: Random, world: World) -> str:
     return r.choice(LISTS[kind])
 
 
+SORTS = {  # what a short question can ask for
+    "where": ("town", "place", "street", "room", "shop", "nation"),
+    "when": ("day", "when", "clock", "date", "year", "weekday", "month"),
+    "who": ("name", "person", "kin"),
+    "price": ("price",),
+    "number": ("num", "small", "age"),
+    "code": ("code", "serial", "password"),
+    "colour": ("colour",),
+}
+SORT_OF = {kind: sort for sort, kinds in SORTS.items() for kind in kinds}
+
+
+def sort(blank: str) -> str:
+    """The sort of a blank's kind; empty where there is none."""
+    return SORT_OF.get(blank.rstrip("0123456789"), "")
+
+
 def phrase(kind: str, value: str) -> str:
     """The value as it stands alone in a sentence: a tortoise, my sister."""
     kind = kind.rstrip("0123456789")

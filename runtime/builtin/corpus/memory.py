@@ -126,7 +126,7 @@ def _questions(r: Random, world: World, known: list[Told], filler: Filler) -> li
     if len(pair) == 2 and r.random() < 0.12:
         asked = [statements.ask_together(r, pair), *(t.ask(r) for t in chosen[2:])]
     else:
-        asked = [t.ask(r) for t in chosen]
+        asked = [_ask(r, world, t, known) for t in chosen]
     if len(known) < 3 and r.random() < 0.1:
         asked.append(r.choice(known).ask(r))
     if r.random() < 0.25:
@@ -136,6 +136,18 @@ def _questions(r: Random, world: World, known: list[Told], filler: Filler) -> li
     if r.random() < 0.05:
         asked.append(statements.everything(r, list(dict.fromkeys(t.quote for t in known))))
     return asked
+
+
+def _ask(r: Random, world: World, told: Told, known: list[Told]) -> Turn:
+    """For one thing told: in its own words, whether it was so, or shortly where nothing else can be meant."""
+    others = [t for t in known if isinstance(t, Statement) and t is not told]
+    if not isinstance(told, Statement) or (x := r.random()) > 0.14:
+        return told.ask(r)
+    if x < 0.06 and all(t.frame is not told.frame for t in others):
+        return told.confirm(r, world)
+    if x >= 0.06 and len(others) == len(known) - 1:
+        return told.ask_shortly(r, others)
+    return told.ask(r)
 
 
 def ask_untold(r: Random, world: World, known: list[Told]) -> Turn:

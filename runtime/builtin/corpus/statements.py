@@ -24,6 +24,9 @@ ASKING = load("asking.toml")
 WRAPPERS = {kind: Phrases(ASKING[kind]) for kind in ("direct", "indirect", "noun")}
 LAST, EVERYTHING = Phrases(ASKING["last"]), Phrases(ASKING["everything"])
 ELLIPTIC, AGAIN = Phrases(ASKING["elliptic"]), Phrases(ASKING["again"])
+CONFIRM = Phrases(ASKING["confirm"])
+SHORT = {sort: Phrases(text) for sort, text in ASKING["short"].items()}
+DECLARED = re.compile(r"(?:I|I'm|I've|we|my|the|our|there|\{name\}) [^:]*")
 LEADS, BEHIND, BEFORE, AFTER = (
     tuple(row.strip() for row in ASKING[kind].splitlines() if row.strip())
     for kind in ("lead", "behind", "before", "after")
@@ -122,6 +125,7 @@ class Statement:
     sought: str
     asks: tuple[Ask, ...]
     quote: str = ""
+    whole: bool = True  # the quote holds all of it, as a correction in few words does not
 
     @property
     def value(self) -> str:
@@ -140,6 +144,25 @@ class Statement:
 
     def ask(self, r: Random) -> Turn:
         return quoting(_question(r, self.frame, self.fields, self.asks), [self.quote])
+
+    def confirm(self, r: Random, world: World) -> Turn:
+        """Whether it was so, with the value that was told or another; the quotation tells."""
+        if not DECLARED.fullmatch(self.frame.tell):
+            return self.ask(r)
+        fields = dict(self.fields)
+        if self.sought and r.random() < 0.5:
+            fields[self.sought] = fillings.draw(self.sought, r, world)
+        pieces = expand(r, r.choice(CONFIRM.templates).replace("{s}", self.frame.tell), fields)
+        return quoting(dress(r, lowered(pieces) if r.random() < 0.45 else pieces).strip(), [self.quote])
+
+    def ask_shortly(self, r: Random, others: list[Statement]) -> Turn:
+        """For what no other statement could give, in a word or two if there is such a thing."""
+        sorts = [fillings.sort(b) for b in self.frame.blanks]
+        foreign = {fillings.sort(b) for other in others for b in other.frame.blanks}
+        own = [s for s in sorts if s and sorts.count(s) == 1 and s not in foreign]
+        if not own or (len(self.frame.blanks) > 1 and not self.whole):
+            return self.ask(r)
+        return quoting(SHORT[r.choice(own)].typed(r), [self.quote])
 
     def tell_and_ask(self, r: Random, world: World) -> tuple[Turn, Statement]:
         """Both in one message."""
@@ -161,10 +184,10 @@ class Statement:
         precise = tuple(a for a in self.asks if a.blanks == {*self.frame.blanks} - {self.sought})
         if just_told and precise and r.random() < 0.7:
             said = _ended(r, _cased(r, expand(r, r.choice(ELLIPTIC.templates), {"v": self._phrase(value)})))
-            return noted(said), replace(self, fields=fields, asks=precise, quote=_quotable(said))
+            return noted(said), replace(self, fields=fields, asks=precise, quote=_quotable(said), whole=False)
         template = r.choice(AGAIN.templates).replace("{s}", self.frame.tell)
         said = _ended(r, _cased(r, expand(r, template, dict(fields))))
-        return noted(said), replace(self, fields=fields, quote=_quotable(said))
+        return noted(said), replace(self, fields=fields, quote=_quotable(said), whole=True)
 
     def _phrase(self, value: str) -> str:
         return fillings.phrase(self.sought, value)

@@ -227,6 +227,31 @@ def test_the_newest_of_two_values_is_answered(world: World) -> None:
         assert new.quote in turn.user
 
 
+def test_a_short_question_means_one_statement_alone(world: World) -> None:
+    """It asks for a sort of thing, of which there is one in what was told."""
+    r = Random(14)
+    short = {sort: [re.compile(p) for p in phrases.patterns()] for sort, phrases in statements.SHORT.items()}
+    seen = 0
+    for _ in range(400):
+        one, *others = (s.tell(r, world)[1] for s in (statements.draw(r, world) for _ in range(3)))
+        turn = one.ask_shortly(r, others)
+        assert turn.reply == f'You told me: "{one.quote}".'
+        sorts = {sort for sort, patterns in short.items() if any(p.fullmatch(normal(turn.user)) for p in patterns)}
+        seen += bool(sorts)
+        for sort in sorts:
+            blanks = [b for s in (one, *others) for b in s.frame.blanks]
+            assert sum(b.rstrip("23") in fillings.SORTS[sort] for b in blanks) == 1
+    assert seen > 50
+
+
+def test_a_wrong_value_is_answered_by_the_right_one(world: World) -> None:
+    r = Random(15)
+    for _ in range(200):
+        _, told = statements.draw(r, world).tell(r, world)
+        turn = told.confirm(r, world)
+        assert told.value in told.quote and turn.reply == f'You told me: "{told.quote}".'
+
+
 def test_things_told_together_have_questions_of_their_own(world: World) -> None:
     """No question for one thing, however asked, fits the words of another's question."""
     r = Random(13)
