@@ -60,7 +60,7 @@ class Control:
         numbers[17:19] = slab.moves
         if sampler:
             numbers[20:22], numbers[22:28] = sampler.noise, sampler.packed_rules.view(torch.long)
-        self.card.copy_(self.host, non_blocking=True)
+        self.card.copy_(self.host)  # and waits, since the next step writes there
 
     def answer(self) -> tuple[list[int], list[int]]:
         """Ids and tokens [ROWS] each; waits for the card."""
@@ -203,7 +203,7 @@ class GraphStepper:
         self._last.copy_(last)
         rotated = self._model.rotary(torch.arange(start - 1, start + ROWS))
         for part, fresh in zip(self._angles, rotated, strict=True):
-            part.copy_(fresh, non_blocking=True)
+            part.copy_(fresh)
         if sampler:
             self._mark(sampler)
         logits = self._perform(plan, caches, before, after, start)

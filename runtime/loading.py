@@ -18,6 +18,7 @@ from runtime.cache import KVType, SequenceState
 from runtime.chat_template import ChatTemplate
 from runtime.cores import default_threads
 from runtime.engine import Engine
+from runtime.errors import UserError
 from runtime.fingerprint import fingerprint
 from runtime.machine import gpu_kernels
 from runtime.models.config import ModelError
@@ -88,8 +89,8 @@ def _load(command: Load, progress: Callable[[int, int], None]) -> tuple[LoadedMo
         if column == "triton" and auto and (wrong := wrong_ops(op_table("triton"))):
             raise RuntimeError(f"it gets {', '.join(wrong)} wrong")
         return load_model(command.path, column, *rest), []
-    except RuntimeError as error:  # of the card: its memory, its driver, or a kernel that does not compile for it
-        if column != "triton" or not torch.cuda.is_available():
+    except Exception as error:  # of the card: its memory, its driver, or a kernel that does not compile for it
+        if isinstance(error, UserError) or column != "triton" or not torch.cuda.is_available():
             raise
         reason = "its memory is too small" if isinstance(error, torch.OutOfMemoryError) else str(error).split("\n")[0]
     torch.cuda.empty_cache()

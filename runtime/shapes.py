@@ -19,6 +19,7 @@ from kernels.fused import norm_projections, norm_swiglu
 from kernels.op import OpTable
 from kernels.quant_matmul import embedding
 from kernels.quants import QUANTS, QuantTensor
+from kernels.table import FUSED, OPS
 from kernels.triton.ahead import TARGETS, Compiled, Kernel, compile_for, kernels_of
 from kernels.triton.card import Card, Launch
 from kernels.triton.layouts import LAYOUTS
@@ -28,6 +29,7 @@ from runtime.models.config import DeltaNetConfig, ModelConfig, MoEConfig, RopeCo
 from runtime.models.qwen35 import Qwen35
 from runtime.models.stepping import ROWS, Layout, Past, Plan
 from runtime.sampling import Sampler
+from runtime.trust import moved
 from runtime.weights import Weights
 
 VOCABULARY = 248_320
@@ -77,15 +79,15 @@ def uniform(type_: str) -> Mix:
 class ShapedWeights(Weights):
     """Every tensor that a model asks for, without numbers; `used` are the bytes that a token reads of them."""
 
-    def __init__(self, config: ModelConfig, mix: Mix, tied: bool) -> None:
-        self._mix, self._tied, self._config = mix, tied, config
+    def __init__(self, config: ModelConfig, mix: Mix, tied: bool, vocabulary: int = VOCABULARY) -> None:
+        self._mix, self._tied, self._config, self._vocabulary = mix, tied, config, vocabulary
         self.used: dict[str, float] = {}
 
     def has(self, name: str) -> bool:
         return name == "output.weight" and not self._tied
 
     def rows(self, name: str) -> int:
-        return VOCABULARY
+        return self._vocabulary
 
     def take(self, name: str, *shape: int) -> QuantTensor:
         quant = QUANTS[self._mix(name)]
@@ -161,8 +163,8 @@ def decode_bytes(shaped: Shaped, context: int, kv: KVType = "f32") -> float:
 
 
 def every_launch(names: Sequence[str] = ("4b", "35b-a3b")) -> Iterator[Launch]:
-    """Of the models in Q4_K_M: steps without and with drafts, few rows and many, both types of cache; and products of
-    one row, a few and many with every type of weights."""
+    """Of the models in Q4_K_M: steps without and with drafts, few rows and many, both types of cache; products of one
+    row, a few and many with every type of weights; and the kernels of ops that these do without."""
     shaped = [Shaped.of(SHAPES[name]) for name in names]
     for model in shaped:
         yield from model.step(0)
@@ -181,6 +183,8 @@ def every_launch(names: Sequence[str] = ("4b", "35b-a3b")) -> Iterator[Launch]:
             table[norm_projections](x, norm, 1e-6, (weight,))
             table[norm_swiglu](x, norm, 1e-6, weight, weight)
         table[embedding](torch.empty(1, dtype=torch.long, device=_META), weight)
+    for op in (*OPS, *FUSED):
+        table[op](*moved(next(op.cases()).args, _META))
     yield from card.launches
 
 

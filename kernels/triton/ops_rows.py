@@ -182,11 +182,11 @@ def delta_chunk(
     }
     card.launch(
         chunk_errors, (cdiv(tokens, chunk), heads), k, v, g.contiguous(), beta.contiguous(), u, ws, totals, tokens,
-        k.shape[1], heads, *k.stride()[:2], *v.stride()[:2], **constants, BV=max(16, power_of_two(size)),
+        k.shape[1], heads, *k.stride()[:2], *v.stride()[:2], warps=8, **constants, BV=max(16, power_of_two(size)),
     )  # fmt: skip
     rows = card.tile(32, size, 16)
     card.launch(
         chunk_scan, (heads, cdiv(size, rows)), q, k, u, ws, totals, state.contiguous(), out, after, tokens, k.shape[1],
-        heads, *q.stride()[:2], *k.stride()[:2], **constants, BV=rows,
+        heads, *q.stride()[:2], *k.stride()[:2], warps=8, **constants, BV=rows,
     )  # fmt: skip
     return out, after
