@@ -98,13 +98,12 @@ def fill(load: Load) -> SequenceState:
     """Load, and take all the memory that a conversation of the whole context takes; its last rows are staged."""
     import torch
 
-    from runtime.engine import PREFILL_CHUNK
     from runtime.loading import open_chat_model
 
     chat, _, _ = open_chat_model(load, lambda done, total: None)
     model, context = chat.engine.model, chat.engine.context_length
     state = chat.engine.pool.new_state()
-    chunk = min(PREFILL_CHUNK, context // 4)
+    chunk = min(model.config.prefill_chunk, context // 4)
     with torch.inference_mode():
         for piece in range(min(_READ, context) // chunk - 1):
             model.forward([_TOKEN] * chunk, state)

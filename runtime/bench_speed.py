@@ -19,7 +19,6 @@ import torch
 
 from kernels.op import Column
 from runtime.cache import BLOCK, SequenceState
-from runtime.engine import PREFILL_CHUNK
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 
@@ -98,7 +97,7 @@ def _prefill(model: Qwen35, tokens: int, repeats: int) -> float:
         state = model.new_state()
         started = time.perf_counter()
         while state.length < tokens:
-            hidden = model.forward([_TOKEN] * min(PREFILL_CHUNK, tokens - state.length), state)
+            hidden = model.forward([_TOKEN] * min(model.config.prefill_chunk, tokens - state.length), state)
             state.commit()
         model.logits(hidden[-1:])
         rates.append(tokens / (time.perf_counter() - started))

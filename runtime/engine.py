@@ -16,7 +16,6 @@ from runtime.sampling import Sampler, SamplingParams
 from runtime.speculative import DraftLength, FixedLength, StepCosts, check, first, step
 
 _REMEMBERED_LENGTHS = 64  # conversations
-PREFILL_CHUNK = 256  # tokens; larger ones are no faster, and take memory by the token
 SETTLE_CHUNK = 128  # the same while nobody waits: a tenth slower, and no more is lost when the next prompt comes
 ASIDE_CHUNK = 16  # the same where somebody who matters more may come at any time
 
@@ -105,7 +104,7 @@ class Engine:
             )
         lent = self.pool.borrow(request.prompt) if request.aside else self.pool.lend(conversation, request.prompt)
         with lent as state:
-            chunk = ASIDE_CHUNK if request.aside else PREFILL_CHUNK
+            chunk = ASIDE_CHUNK if request.aside else self.model.config.prefill_chunk
             yield from self._prefill(state, request.prompt, request.boundaries, cancelled, request.shared, chunk=chunk)
             if state.length == len(request.prompt):
                 yield from self._decode(conversation, state, request, cancelled)

@@ -25,7 +25,6 @@ from runtime.models.config import ModelConfig
 
 DEFAULT_CONTEXT = 32_768  # tokens
 BLOCK = 256  # tokens of keys and values that are allocated at once
-PREFILL = 256  # tokens of a piece of prefill
 VOCABULARY = 248_320
 _HEADER = 11_000_000  # bytes of vocabulary and merges in a file of this family
 _BASE = 385_000_000
@@ -71,7 +70,7 @@ def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "a
     deltas = config.layers - config.attention_layers
     window = 4 * (delta.conv_kernel - 1) * delta.conv_channels
     state = deltas * (4 * delta.value_heads * delta.head_dim**2 + window)
-    rows = min(PREFILL, context)
+    rows = min(config.prefill_chunk, context)
     return Need(
         base=_BASE,
         weights=round(_FILLED * max(file_bytes - _HEADER, 0)),

@@ -131,6 +131,13 @@ class ModelConfig:
     def attention_layers(self) -> int:
         return self.recurrent.count(False)
 
+    @property
+    def prefill_chunk(self) -> int:
+        """Tokens of a prompt that are read at a time. More are no faster, and take memory by the token; but where each
+        token chooses experts, those must have rows enough to be worth unpacking.
+        """
+        return 512 if self.moe else 256
+
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> ModelConfig:
         """Raises ModelError naming the key that is missing, mistyped or impossible."""

@@ -11,7 +11,6 @@ import pytest
 from runtime import bench_memory, fit, machine
 from runtime.bench_worker import WorkerError
 from runtime.cache import BLOCK, KVType
-from runtime.engine import PREFILL_CHUNK
 from runtime.hub import family
 from runtime.hub.protocol import Gpu, Machine
 from runtime.loading import DEFAULT_CONTEXT
@@ -31,7 +30,7 @@ def known(model: str, *, mtp: bool = False) -> ModelConfig:
 
 
 def test_the_runtime_s_own_numbers_are_meant() -> None:
-    assert (fit.BLOCK, fit.PREFILL, fit.DEFAULT_CONTEXT) == (BLOCK, PREFILL_CHUNK, DEFAULT_CONTEXT)
+    assert (fit.BLOCK, fit.DEFAULT_CONTEXT) == (BLOCK, DEFAULT_CONTEXT)
 
 
 @pytest.mark.parametrize("name", ["tiny-dense", "tiny-moe"])

@@ -20,6 +20,7 @@ import runtime.cache
 import runtime.engine
 import runtime.snapshots
 from runtime.cache import SequenceState
+from runtime.models.config import ModelConfig
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 
@@ -148,7 +149,7 @@ def model(request: pytest.FixtureRequest) -> Iterator[Qwen35]:
     patch = pytest.MonkeyPatch()
     patch.setattr(runtime.cache, "BLOCK", 8)
     patch.setattr(runtime.snapshots, "BLOCK", 8)
-    patch.setattr(runtime.engine, "PREFILL_CHUNK", 7)
+    patch.setattr(ModelConfig, "prefill_chunk", 7)
     patch.setattr(runtime.engine, "SETTLE_CHUNK", 7)
     yield load_model(GOLDENS / f"{request.param}.gguf").model
     patch.undo()
