@@ -19,6 +19,7 @@ from textual.widgets.option_list import Option
 
 from chatapp.figures import size
 from chatapp.hub import Hub, HubError
+from chatapp.key_names import key_of, moves
 from chatapp.sanitize import clean_line
 from chatapp.wizard_pages import (
     Row,
@@ -32,8 +33,6 @@ from chatapp.wizard_pages import (
     repo_row,
 )
 from runtime.hub.protocol import Download, LocalModel, RemoteModel
-
-_KEYS = "Enter chooses · type to narrow or search · Delete removes · Esc goes back"
 
 
 @dataclass(slots=True)
@@ -52,8 +51,7 @@ class Wizard(ModalScreen[str]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", id="wizard.back", priority=True, show=False),
         Binding("ctrl+c", "dismiss(None)", "Close", id="wizard.close", priority=True, show=False),
-        Binding("down", "move(1)", "Next", id="wizard.next", priority=True, show=False),
-        Binding("up", "move(-1)", "Previous", id="wizard.previous", priority=True, show=False),
+        *moves("wizard"),
         Binding("pagedown", "move(8)", "Further", id="wizard.page_down", priority=True, show=False),
         Binding("pageup", "move(-8)", "Back", id="wizard.page_up", priority=True, show=False),
         Binding("delete", "remove", "Remove", id="wizard.remove", priority=True, show=False),
@@ -81,7 +79,11 @@ class Wizard(ModalScreen[str]):
             yield Input(placeholder="Type to narrow the list, or to search the hub", id="wizard-search")
             yield OptionList(id="wizard-list", markup=False)
             yield Static("", id="wizard-about", markup=False)
-            yield Label(_KEYS, id="wizard-keys", markup=False)
+            yield Label(self._keys(), id="wizard-keys", markup=False)
+
+    def _keys(self) -> str:
+        remove, back = key_of(self, "wizard.remove", "Delete"), key_of(self, "wizard.back", "Esc")
+        return f"Enter chooses · type to narrow or search · {remove} removes · {back} goes back"
 
     def on_mount(self) -> None:
         self._deaf = self._hub.on_progress(self._progress)
