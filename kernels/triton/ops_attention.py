@@ -116,9 +116,9 @@ def _attend(
     part = new(card, tokens, heads, splits, size + 2)
     card.launch(
         attend, (cdiv(tokens * group, rows), cache.heads, splits), q, *cache.arguments, start_of(card, start), part,
-        tokens, heads, cache.heads, *q.stride()[:2], warps=4 if few else 8,
+        tokens, heads, cache.heads, *q.stride()[:2], warps=8,
         nbytes=(start + tokens) * cache.heads * cache.row_bytes, GROUP=group, SPLITS=splits, D=size,
-        PRECISION=card.precision("exact" if few else "bf16"), BM=rows, BP=min(block, 16 if few else 32), BD=wide,
+        PRECISION=card.precision("exact" if few else "bf16"), BM=rows, BP=min(block, 16), BD=wide,
         **cache.constants,
     )  # fmt: skip
     out = new(card, tokens, heads, size)

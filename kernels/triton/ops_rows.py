@@ -9,7 +9,7 @@ from torch import Tensor
 from kernels.triton.card import Card, power_of_two
 from kernels.triton.common import cdiv, heads_of, new
 
-_CHUNK = 32  # tokens of a chunk of the delta rule
+_CHUNK = 16  # tokens of a chunk of the delta rule
 
 
 def rms_norm(card: Card, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -184,7 +184,7 @@ def delta_chunk(
         chunk_errors, (cdiv(tokens, chunk), heads), k, v, g.contiguous(), beta.contiguous(), u, ws, totals, tokens,
         k.shape[1], heads, *k.stride()[:2], *v.stride()[:2], warps=8, **constants, BV=max(16, power_of_two(size)),
     )  # fmt: skip
-    rows = card.tile(32, size, 16)
+    rows = card.tile(16, size, 16)
     card.launch(
         chunk_scan, (heads, cdiv(size, rows)), q, k, u, ws, totals, state.contiguous(), out, after, tokens, k.shape[1],
         heads, *q.stride()[:2], *k.stride()[:2], warps=8, **constants, BV=rows,
