@@ -162,7 +162,7 @@ class Wizard(ModalScreen[str]):
     def _home(self) -> None:
         """Make the rows of the first page from what is known by now."""
         rows = [heading("On this machine")]
-        rows += [self._local_row(model) for model in self._local] or [note("No model yet.")]
+        rows += [self._local_row(model) for model in self._local] or [note("None but the built-in one.")]
         downloads = {**self._stopped, **self._hub.downloads}
         going = [download for download in downloads.values() if download.state != "done"]
         if going:

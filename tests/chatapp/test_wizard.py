@@ -67,7 +67,7 @@ async def test_from_nothing_to_a_chat_with_a_fetched_model(tmp_path: Path, hub: 
         assert "/models" in chat.text()
         await chat.send("/models")
         await chat.until(lambda: "★" in chat.text())
-        assert "No model yet." in chat.text() and "memory free" in chat.text()
+        assert "None but the built-in one." in chat.text() and "memory free" in chat.text()
         await chat.until(lambda: "the usual choice" in chat.words())
         await chat.pilot.press("enter")
         await chat.until(lambda: chat.backend.model is not None)
