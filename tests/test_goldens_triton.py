@@ -37,7 +37,7 @@ def test_a_few_rows_and_one_row_are_exact(name: str) -> None:
         assert distance(found[array], wanted[array]) <= FLOAT32
 
 
-@pytest.mark.parametrize("name", ["tiny-dense", pytest.param("tiny-moe", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["tiny-dense", pytest.param("tiny-moe", marks=pytest.mark.long)])
 def test_many_rows_are_as_near_as_bfloat16_is(name: str) -> None:
     with np.load(GOLDENS / f"{name}.npz") as known:
         ids, logits = [int(i) for i in known["ids_17"]], known["logits_17"]
@@ -46,7 +46,7 @@ def test_many_rows_are_as_near_as_bfloat16_is(name: str) -> None:
     assert distance(found["logits"][-len(logits) :], logits) <= BF16
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("quant", DENSE)
 def test_quantised_dense_files(fixtures: Path, quant: str) -> None:
     with np.load(fixtures / "dense-quants.npz") as known:

@@ -44,7 +44,7 @@ def greedy(model: Qwen35, ids: list[int], count: int) -> list[int]:
     return tokens
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_drafted_tokens_are_those_of_the_reference(model: Qwen35, reference: Qwen35) -> None:
     """Drafts of the model's own, and as many of them kept as are right; then a switch to another conversation."""
     wanted = greedy(reference, PROMPT, 6)
@@ -81,7 +81,7 @@ def test_drafted_tokens_are_those_of_the_reference(model: Qwen35, reference: Qwe
     torch.testing.assert_close(follows[-1], plain[-1], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_that_are_rejected_leave_no_trace(model: Qwen35, reference: Qwen35) -> None:
     state = model.new_state()
     model.forward(PROMPT, state)

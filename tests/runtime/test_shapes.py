@@ -58,6 +58,6 @@ def test_a_kernel_compiles_for_cards_of_both_makers(card: str) -> None:
     assert "None spills." in compiled(card, "--only", "embed BJ=256 K=2560 KIND=12")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_kernel_compiles_for_every_card_and_none_spills() -> None:
     assert "None spills." in compiled()
