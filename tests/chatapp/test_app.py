@@ -225,7 +225,7 @@ class TestPalette:
 
 @here("it asks for no reply")
 async def test_help_lists_every_command_and_the_doubled_slash(tmp_path: Path) -> None:
-    async with running(FakeBackend(), tmp_path, size=(100, 60)) as chat:
+    async with running(FakeBackend(), tmp_path, size=(100, 250)) as chat:  # the page begins at its top
         await chat.send("/help")
         await chat.until(lambda: "//like this" in chat.text())
 
