@@ -6,11 +6,11 @@ import ctypes
 import gc
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from kernels_cases import case_of, results
 
 from kernels.attention import attention
 from kernels.attention_q8 import attention_q8, quantize_rows
@@ -18,7 +18,7 @@ from kernels.cpu import isa
 from kernels.cpu.machine import Machine
 from kernels.cpu.replay import Replay
 from kernels.norm import add_rms_norm, rms_norm
-from kernels.op import Case, Op, OpTable, random_tensors
+from kernels.op import Op, OpTable, random_tensors
 from kernels.residual import add
 from kernels.sample import UNDECIDED, Rules, sample
 from kernels.table import OPS
@@ -44,25 +44,6 @@ def nan_filled(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: filled(empty(*args, **kwargs)))
     monkeypatch.setattr(torch, "empty_like", lambda *args, **kwargs: filled(empty_like(*args, **kwargs)))
-
-
-def case_of(op: Op[Any, Any], name: str) -> Case:
-    [case] = [case for case in op.cases() if case.id == name]
-    return case
-
-
-def flat(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from flat(item)
-
-
-def results(function: Any, case: Case) -> list[torch.Tensor]:
-    """What comes back, or for an op that only writes into its arguments, those."""
-    found = function(*case.args)
-    return list(flat(case.args if found is None else found))
 
 
 @pytest.mark.usefixtures("nan_filled")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from kernels_cases import case_of, results
 
-from kernels.op import Case, Op, OpTable
+from kernels.op import Op, OpTable
 from kernels.table import FUSED, OPS
 from kernels.triton.card import Card
 
@@ -50,25 +50,6 @@ def nan_filled(monkeypatch: pytest.MonkeyPatch) -> None:
         return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor
 
     monkeypatch.setattr(torch, "empty", filled)
-
-
-def case_of(op: Op[Any, Any], name: str) -> Case:
-    [case] = [case for case in op.cases() if case.id == name]
-    return case
-
-
-def flat(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from flat(item)
-
-
-def results(function: Any, case: Case) -> list[torch.Tensor]:
-    """What comes back, or for an op that only writes into its arguments, those."""
-    found = function(*case.args)
-    return list(flat(case.args if found is None else found))
 
 
 @pytest.mark.usefixtures("nan_filled")
