@@ -101,7 +101,7 @@ def _loosely(r: Random, entry: Entry) -> str:
     return r.choice((entry.name.removeprefix("/"), entry.name.upper(), entry.name.capitalize()))
 
 
-@intent(66, filler=1.5, joins=True)
+@intent(110, filler=1.5, joins=True)
 def how_to(r: Random, world: World) -> Turn:
     wished = _wished(world.tour)
     entry = r.choices(wished, [_breadth(e) for e in wished])[0]

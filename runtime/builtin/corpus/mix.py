@@ -45,7 +45,7 @@ SYSTEMS = (
 # What a dialogue is made of, per stage. Copying first: recall grows out of it.
 SHARES: dict[Stage, dict[str, float]] = {
     "copying": {"repeat": 25, "recall": 50, "turns": 25},
-    "all": {"recall": 38, "untold": 3, "turns": 52, "sums": 4, "joined": 3},
+    "all": {"recall": 32, "untold": 3, "turns": 57, "sums": 5, "joined": 3},
     "long": {"recall": 60, "turns": 40},
 }
 
