@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,19 @@ class TestFinding:
         assert files.ranked("read", paths, 9)[:3] == ["README.md", "src/read.py", "docs/my_readme.md"]
         assert files.ranked("rmd", paths, 1) == ["README.md"]
         assert files.ranked("zz", paths, 9) == []
+
+    def test_letters_scattered_over_folders_are_no_name(self) -> None:
+        paths = ["new/old/fine/last/export.txt", "chatapp/parts/reading.py"]
+        assert files.ranked("nofile.txt", paths, 9) == []
+        assert files.ranked("chat/read", paths, 9) == ["chatapp/parts/reading.py"]
+        assert files.ranked("parts/chat", paths, 9) == []
+        assert files.ranked("reading.py/", paths, 9) == []
+
+    def test_a_long_name_that_is_nowhere_is_not_looked_for_long(self) -> None:
+        before = time.process_time()
+        assert files.ranked("ab" * 100 + "c", ["ab" * 2_000] * 10, 9) == []
+        assert files.ranked("a/" * 100 + "c", ["a/" * 2_000] * 10, 9) == []
+        assert time.process_time() - before < 2
 
     def test_a_path_goes_on_by_its_folder(self, tmp_path: Path) -> None:
         (tmp_path / "sub").mkdir()
