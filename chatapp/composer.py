@@ -246,7 +246,7 @@ class Composer(TextArea):
     def action_complete(self) -> None:
         if self._completion() is not None:
             self.accept()
-        elif (chip := self._chip_at_cursor()) is not None:
+        elif (chip := self._nearest_paste()) is not None:
             self.unfold(chip)
         else:
             self.post_message(self.Left())
@@ -294,9 +294,11 @@ class Composer(TextArea):
     def _pastes(self) -> list[Chip]:
         return [chip for chip in self.found if chip.paste] if "[paste " in self.text else []
 
-    def _chip_at_cursor(self) -> Chip | None:
-        place = self._cursor_index()
-        return next((chip for chip in self._pastes() if chip.start <= place <= chip.end), None)
+    def _nearest_paste(self) -> Chip | None:
+        """The paste that the cursor touches, else the last one before it, else the first."""
+        place, pastes = self._cursor_index(), self._pastes()
+        before = [chip for chip in pastes if chip.start <= place]
+        return before[-1] if before else pastes[0] if pastes else None
 
     def _cursor_index(self) -> int:
         return self._index_of(self.cursor_location)

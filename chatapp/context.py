@@ -19,6 +19,7 @@ _ROOM = 0.5
 _PER_TOKEN = 3.5
 """Characters of a token, where nothing has been counted."""
 SUMMARY_TOKENS = 600
+"""The longest summary; what is shorter than that is not worth one."""
 _INSTRUCTION = (
     "Summarise our conversation up to here for yourself, so that you can go on without its text. Keep every name, "
     "number, decision, preference and open question; leave out what no longer matters. Write notes, not a dialogue, "

@@ -187,12 +187,14 @@ class Replies:
         if ended is not None:
             self._view.say(ended.message, "error")
         self._hold()  # they would fail as well, one after the other
-        if ended is not None and ended.kind == "context":
-            self._view.context_full(ended.message)
-            self._view.give_back(turn.messages[-1].content)
         failure = ended.kind if ended is not None else "internal"
         meta = {"reason": "failed", "failure": failure, "stats": reply.measured, **self._source()}
-        await self._session.finish(turn, reply.answer, reply.thought, "failed", closed, meta)
+        try:
+            await self._session.finish(turn, reply.answer, reply.thought, "failed", closed, meta)
+        finally:  # what could leave is told of the conversation without the message that had no room
+            if ended is not None and ended.kind == "context":
+                self._view.context_full(ended.message)
+                self._view.give_back(turn.messages[-1].content)
 
     def _source(self) -> dict[str, str]:
         """Which model has replied, and where it is to be found again."""

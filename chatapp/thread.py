@@ -42,6 +42,19 @@ def messages(thread: Sequence[Node]) -> tuple[Message, ...]:
     return (*system, *(Message(node.role, node.content, node.thought) for node in turns if node.content))
 
 
+def held(thread: Sequence[Node], source: str | None) -> int | None:
+    """Tokens of the context that the thread takes, as counted after its last reply by the model of `source`.
+
+    None if anything has come after that reply, if another model made it, or if nothing was counted.
+    """
+    last = thread[-1] if thread else None
+    if last is None or last.role != "assistant" or source is None or last.meta.get("source") != source:
+        return None
+    stats = last.meta.get("stats")
+    used = stats.get("context_used") if isinstance(stats, dict) else None
+    return used if isinstance(used, int) and used > 0 else None
+
+
 def source_of(thread: Sequence[Node]) -> str | None:
     """The path or the address of the model that answered last in a thread; None if that is not known."""
     sources = (node.meta.get("source") for node in reversed(thread) if node.role == "assistant")

@@ -22,6 +22,7 @@ from chatapp.replies import Replies
 from chatapp.session import Session
 from chatapp.status import Status
 from chatapp.store import StoreError
+from chatapp.thread import held
 from chatapp.view import View
 from runtime.protocol import (
     BUILT_IN_MODEL,
@@ -182,11 +183,17 @@ class Turns:
         self._view.turns_changed()
 
     def reset(self) -> None:
-        """Another conversation: the figures of the last one go."""
+        """Another conversation or version: the figures of the last one go, but for what is known of this one."""
         self.choices.take(self._session.own)
         ready, before = "ready" if self._backend.model is not None else "", self._board.status
-        self._board.show(Status(state=before.state if before.busy else ready, busy=before.busy))
+        state = before.state if before.busy else ready
+        self._board.show(Status(state=state, busy=before.busy, context_used=self._held()))
         self._view.turns_changed()
+
+    def _held(self) -> int | None:
+        """Tokens that the conversation takes, if the model that is open has answered last."""
+        model = self._backend.model
+        return held(self._session.thread, model.path if model is not None else None)
 
     def freed(self, tokens: int) -> None:
         """So many tokens of the conversation are not sent any more."""
@@ -366,7 +373,7 @@ class Turns:
                 case Notice(message=message):
                     self._view.say(message)
                 case Ready():
-                    self._board.show(Status(state="ready"))
+                    self._board.show(Status(state="ready", context_used=self._held()))
                     if job.chosen:
                         self._view.model_chosen(job.path)
                 case Failed(message=message):

@@ -20,6 +20,8 @@ class Talk(Protocol):
 
     async def set_budget(self, tokens: int | None, *, off: bool = False) -> None: ...
 
+    def show_budget(self) -> None: ...
+
     async def set_draft(self, choice: Draft | None) -> None: ...
 
     def set_system(self, text: str) -> None: ...
@@ -57,9 +59,11 @@ async def think(chat: Talk, argument: str) -> None:
     await chat.set_thinking(choices[argument.lower()])
 
 
-@command("N|off", "Close a thought after N tokens, in this conversation")
+@command("[N|off]", "Close a thought after N tokens, in this conversation")
 async def budget(chat: Talk, argument: str) -> None:
-    if argument.lower() == "off":
+    if not argument:
+        chat.show_budget()
+    elif argument.lower() == "off":
         await chat.set_budget(None, off=True)
     elif argument == "-":
         await chat.set_budget(None)

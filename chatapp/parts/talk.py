@@ -52,6 +52,9 @@ class TalkPart(ChatBase):
     async def set_budget(self, tokens: int | None, *, off: bool = False) -> None:
         """In this conversation; `off`: none, whatever the settings say. None leaves it to them."""
         await self._choose("thinking_budget", choices.OFF if off else tokens)
+        self.show_budget()
+
+    def show_budget(self) -> None:
         now = self.turns.choices.thinking_budget
         self._show_hint("thoughts end by themselves" if now is None else f"thoughts end after {now:,} tokens", 4)
 
@@ -177,7 +180,8 @@ class TalkPart(ChatBase):
         listed = []
         if what is not None:
             freed = f"about {plural(what.tokens, 'token')}"
-            listed.append(Choice("summarise", f"Summarise {what.what}", f"{freed} become a few hundred"))
+            if what.tokens > context.SUMMARY_TOKENS:
+                listed.append(Choice("summarise", f"Summarise {what.what}", f"{freed} become a few hundred"))
             listed.append(Choice("drop", f"Leave out {what.what}", f"{freed} are free"))
         listed += [
             Choice(str(larger), f"{count(larger)} tokens of context", "the model is opened again")
@@ -254,6 +258,8 @@ class TalkPart(ChatBase):
             raise CommandError("Another window is answering in this conversation: try again after its reply.")
         self._add(*blocks_of([node]))
         self.turns.freed(what.tokens)
+        if self.composer.text:  # such as the message that had no room
+            self.say("There is room again: Enter sends what is written below.")
 
     def _larger(self, length: int) -> list[int]:
         """Two larger contexts that the model may be opened with."""

@@ -164,16 +164,30 @@ class TestChat:
             await self.start(chat)
             await chat.send("fourth")
             await chat.until(lambda: isinstance(chat.app.screen, Picker))
-            await chat.until(lambda: "Leave out the first" in chat.text())
-            assert all(words in chat.text() for words in ("Summarise the first", "200 tokens of", "400 tokens of"))
+            await chat.until(lambda: "Leave out the first 2 exchanges" in chat.text())
+            assert all(words in chat.text() for words in ("200 tokens of", "400 tokens of"))
             await chat.pilot.press(*"leave", "enter")
-            await chat.until(lambda: "no longer sent to the model" in chat.words())
+            await chat.until(lambda: "2 exchanges above" in chat.words())
             assert FULL in chat.words()
+            assert "There is room again: Enter sends what is written below." in chat.words()
             assert chat.screen.composer.text == "fourth"
             await chat.pilot.press("enter")
             await chat.idle()
         assert backend.requests[-1].messages[-1].content == "fourth"
         assert len(backend.requests[-1].messages) < 7
+
+    @pytest.mark.parametrize(("tokens", "offered"), [(90, False), (3_600, True)])
+    async def test_a_summary_is_offered_of_what_is_longer_than_one(
+        self, tokens: int, offered: bool, tmp_path: Path
+    ) -> None:
+        full = [say("an answer of some words"), end(context_used=tokens, context_length=4_000)]
+        backend = FakeBackend(full, full, loading=[Ready(replace(MODEL, context_length=4_000))])
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("first question")
+            await chat.ask("second question")
+            await chat.send("/context")
+            await chat.until(lambda: "Leave out the first exchange" in chat.text())
+            assert ("Summarise the first exchange" in chat.text()) is offered
 
     @pytest.mark.parametrize(
         ("text", "says"),
@@ -206,3 +220,16 @@ class TestMeter:
             await chat.pilot.resize_terminal(60, 20)
             await chat.until(lambda: chat.app.screen.query_one(StatusLine).size.width < 60)
             assert "2,048 / 4,096" in chat.status()
+
+    async def test_it_is_known_of_another_version_and_of_a_conversation_opened_again(self, tmp_path: Path) -> None:
+        backend = FakeBackend([say("a"), end(context_used=1000)], [say("b"), end(context_used=2000)])
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            await chat.ask("/retry")
+            await chat.until(lambda: "2,000 / 4,096" in chat.status())
+            await chat.pilot.press("alt+left")
+            await chat.until(lambda: "1,000 / 4,096" in chat.status())
+            await chat.send("/new")
+            await chat.until(lambda: "1,000 / 4,096" not in chat.status())
+            await chat.send(f"/resume {chat.store.conversations()[0].id}")
+            await chat.until(lambda: "1,000 / 4,096" in chat.status())

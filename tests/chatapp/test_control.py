@@ -124,6 +124,11 @@ class TestParameters:
             await chat.send("/budget off")
             await chat.until(lambda: "end by themselves" in chat.status())
             await chat.ask("q")
+            await chat.send("/budget 32")
+            await chat.send("/set top_k 5")
+            await chat.until(lambda: "top_k" in chat.status())
+            await chat.send("/budget")
+            await chat.until(lambda: "end after 32 tokens" in chat.status())
         assert [request.thinking_budget for request in backend.requests] == [64, None]
 
     async def test_none_here_whatever_the_settings_say(self, tmp_path: Path) -> None:

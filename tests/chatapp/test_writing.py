@@ -178,6 +178,20 @@ class TestPastes:
             assert composer.text == f"{text[:-1]}x"
 
     @here("it asks for no reply")
+    async def test_tab_unfolds_the_last_one_before_the_cursor(self, tmp_path: Path) -> None:
+        first, second = "a\n" * 30 + "a", "b\n" * 30 + "b"
+        async with running(FakeBackend(), tmp_path) as chat:
+            composer = chat.screen.composer
+            for text in (first, second):
+                paste(chat, text)
+                await chat.until(lambda: composer.message.endswith(text[-9:]))
+                await chat.write(" x ")
+            await chat.pilot.press("tab")
+            await chat.until(lambda: composer.text == f"[paste 1: 31 lines] x {second} x ")
+            await chat.pilot.press("tab")
+            await chat.until(lambda: composer.text == f"{first} x {second} x ")
+
+    @here("it asks for no reply")
     async def test_a_chip_goes_and_comes_back_as_a_whole(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             composer = chat.screen.composer
