@@ -17,7 +17,10 @@ ROWS = 30
 _TITLE = 40  # characters
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 _HEAD = "| Conversation | Tokens | Checkpoints | In memory | On disk |\n|:--|--:|--:|--:|--:|"
-_SHARED = "What two share is counted in both. `/cache drop` forgets this conversation's state, `/cache drop all` all."
+_SHARED = (
+    "What two share is counted in both. `/cache drop` forgets what is kept of this conversation, and `/cache drop all` "
+    "what is kept of any. What was said stays."
+)
 
 
 class Cache:

@@ -73,7 +73,7 @@ def complete(text: str, index: FileIndex) -> tuple[int, list[Completion]]:
     """Where the unfinished word at the end of `text` begins, and what it may become."""
     if found := commands.matches(text):
         return 0, [
-            Completion(f"/{known.name}{' ' * bool(known.takes)}", known.usage, known.help, known.alone)
+            Completion(f"/{known.name}{' ' * bool(known.takes)}", known.usage, known.about, known.alone)
             for known in found
         ]
     if (match := _WORD.match(text)) and (known := commands.COMMANDS.get(match[1].lower())) is not None:

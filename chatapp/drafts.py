@@ -8,9 +8,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Label
+from textual.widgets import Label, Static
 
 from chatapp.draft_record import DraftRecord
+from chatapp.key_names import key_of
 from chatapp.markdown import plain
 from chatapp.rows import BLANK, Row, Rows
 from chatapp.rows_view import RowsView
@@ -58,3 +59,5 @@ class DraftsScreen(ModalScreen[None]):
             yield Label(self._record.summary(), id="drafts-title", markup=False)
             with VerticalScroll(id="drafts-text"):
                 yield DraftsView(self._record)
+            close = key_of(self, "drafts.close", "Esc")
+            yield Static(f"Marked words were drafted and accepted · {close} closes", id="drafts-help")

@@ -235,7 +235,8 @@ class Form(ModalScreen[None]):
 
 def _row(entry: Entry) -> Content:
     name = entry.name.ljust(NAME)
-    value = "–" if entry.value is None else clean_line(_shown(entry.value), 60) or "none"
+    value = settings.FIELDS[entry.name].metadata["unset"] if entry.value is None else _shown(entry.value)
+    value = clean_line(value, 60) or "none"
     source = f"  {entry.source}" if entry.source else ""
     return Content.assemble(name, (value, "bold" if entry.source else "$foreground 60%"), (source, "$foreground 60%"))
 

@@ -25,6 +25,9 @@ LABEL = 120
 """Columns of a label at most."""
 COLUMN = 26
 """Columns within which details are aligned; a longer label pushes its own aside."""
+_NARROWEST, _WIDEST = 76, 116
+_FRAME = 8
+"""Columns of the box that are not text: its border, the space inside it, and the scrollbar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,9 @@ class Picker(ModalScreen[str]):
             yield OptionList(id="picker-list", markup=False)
 
     def on_mount(self) -> None:
+        column = _column(self._choices)
+        longest = max((_prompt(choice, column).cell_length for choice in self._choices), default=0)
+        self.query_one("#picker").styles.width = min(max(longest + _FRAME, _NARROWEST), _WIDEST)
         self._show(self._choices)
 
     @on(Input.Changed)
@@ -105,14 +111,19 @@ class Picker(ModalScreen[str]):
     def _show(self, choices: Sequence[Choice]) -> None:
         options = self.query_one(OptionList)
         options.clear_options()
-        widths = [cell_len(clean_line(choice.label, LABEL)) for choice in choices if choice.detail]
-        column = max((width for width in widths if width <= COLUMN), default=0)
+        column = _column(choices)
         options.add_options([Option(_prompt(choice, column), id=choice.key) for choice in choices])
         if choices:
             keys = [choice.key for choice in choices]
             options.highlighted = keys.index(self._chosen_first) if self._chosen_first in keys else 0
         else:
             options.add_option(Option(Content(self._empty), disabled=True))
+
+
+def _column(choices: Sequence[Choice]) -> int:
+    """Where the details begin."""
+    widths = [cell_len(clean_line(choice.label, LABEL)) for choice in choices if choice.detail]
+    return max((width for width in widths if width <= COLUMN), default=0)
 
 
 def _prompt(choice: Choice, column: int) -> Content:

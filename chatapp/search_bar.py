@@ -67,10 +67,13 @@ class SearchBar(Horizontal):
             figures = f"{count(found)}{more}" if found or looking else "nothing found"
         else:
             figures = f"{count(place)} of {count(found)}{more}"
-        take, close = key_of(self, "find.take", "Enter"), key_of(self, "find.close", "Esc")
-        on, back = key_of(self, "reading.next", "n"), key_of(self, "reading.previous", "N")
-        typing = found and self.query_one(Input).has_focus
-        keys = f"{take}, then {on} {back} · {close}" if typing else f"{on} next · {back} last · {close}"
+        close = key_of(self, "find.close", "Esc")
+        if found and self.query_one(Input).has_focus:
+            back, on = key_of(self, "find.previous", "↑"), key_of(self, "find.next", "↓")
+            keys = f"{back} {on} go on · {close} ends"
+        else:
+            on, back = key_of(self, "reading.next", "n"), key_of(self, "reading.previous", "N")
+            keys = f"{on} next · {back} back · {close} ends"
         self.query_one("#find-figures", Static).update(f"{figures}  ·  {keys}" if figures and found else figures)
 
     @on(Input.Changed)

@@ -25,6 +25,9 @@ When = Literal["now", "load", "start"]
 Value = str | int | float | bool | None
 
 
+_MODEL = "as the model's makers advise"
+
+
 class SettingsError(Exception):
     """A setting or its file cannot be used; the message is a sentence for the user."""
 
@@ -35,14 +38,17 @@ def _about(
     high: float | None = None,
     *,
     above: float | None = None,
+    unset: str = "",
     group: str = "",
     when: When = "now",
 ) -> dict[str, Any]:
     """A setting's one-sentence description and, for a number, its bounds, `low` and `high` included, `above` not.
 
-    `group`: the heading that begins with this setting. `when` a change of it is felt.
+    `unset`: what holds where None does. `group`: the heading that begins with this setting. `when` a change of it is
+    felt.
     """
-    return {"description": description, "low": low, "high": high, "above": above, "group": group, "when": when}
+    bounds = {"low": low, "high": high, "above": above}
+    return {"description": description, **bounds, "unset": unset, "group": group, "when": when}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,71 +57,96 @@ class Settings:
 
     model: str | None = field(
         default=None,
-        metadata=_about("The model file, or served model, that opens when none is named.", group="Model", when="start"),
+        metadata=_about(
+            "The model file, or served model, that opens when none is named.",
+            unset="the built-in one",
+            group="Model",
+            when="start",
+        ),
     )
     model_folders: str = field(
         default="", metadata=_about("Folders with model files, besides those of other tools; as in PATH.")
     )
     context_length: int | None = field(
-        default=None, metadata=_about("Tokens of context to open the model with.", low=16, when="load")
+        default=None,
+        metadata=_about(
+            "Tokens of context to open the model with.", low=16, unset="as the file allows, 32,768 at most", when="load"
+        ),
     )
     ops: Ops = field(
         default="auto", metadata=_about("Which implementation of the operations runs the model.", when="load")
     )
     threads: int | None = field(
-        default=None, metadata=_about("How many CPU threads run the model.", low=1, high=1024, when="load")
+        default=None,
+        metadata=_about(
+            "How many CPU threads run the model.", low=1, high=1024, unset="one for each core", when="load"
+        ),
     )
     kv_type: KvType = field(
         default="auto", metadata=_about("How keys and values are kept; q8 takes less memory.", when="load")
     )
     memory_budget: float | None = field(
-        default=None, metadata=_about("GB of memory for the states of conversations.", 0, 100_000, when="load")
+        default=None,
+        metadata=_about(
+            "GB of memory for the states of conversations.", 0, 100_000, unset="a quarter of the memory", when="load"
+        ),
     )
     snapshot_budget: float | None = field(
         default=None,
-        metadata=_about("GB on disk for the states of conversations; 0 keeps none there.", 0, 100_000, when="load"),
+        metadata=_about(
+            "GB on disk for the states of conversations; 0 keeps none there.", 0, 100_000, unset="16", when="load"
+        ),
     )
     draft: Draft = field(
-        default="auto", metadata=_about("Tokens the model drafts at each step; auto drafts as many as pay.")
+        default="auto",
+        metadata=_about("Tokens the model drafts at each step; auto drafts as many as pay.", unset="auto"),
     )
     draft_vocabulary: int | None = field(
         default=None,
-        metadata=_about("Draft of so many frequent tokens: quicker in a large vocabulary.", low=1, when="load"),
+        metadata=_about(
+            "Draft of so many frequent tokens: quicker in a large vocabulary.", low=1, unset="all", when="load"
+        ),
     )
     thinking: bool | None = field(
-        default=None, metadata=_about("Whether the model thinks before it answers.", group="Replies")
+        default=None,
+        metadata=_about("Whether the model thinks before it answers.", unset="as the model does", group="Replies"),
     )
-    thinking_budget: int | None = field(default=None, metadata=_about("Tokens after which a thought is closed.", low=0))
+    thinking_budget: int | None = field(
+        default=None, metadata=_about("Tokens after which a thought is closed.", low=0, unset="no limit")
+    )
     preserve_thinking: bool | None = field(
-        default=None, metadata=_about("Whether earlier thoughts stay in the prompt.")
+        default=None, metadata=_about("Whether earlier thoughts stay in the prompt.", unset="as the model does")
     )
     auto_titles: bool = field(
         default=True, metadata=_about("Whether the model gives conversations their titles while it is idle.")
     )
     system: str = field(default="", metadata=_about("The system prompt of new conversations."))
     temperature: float | None = field(
-        default=None, metadata=_about("How freely words are chosen; 0 always takes the likeliest.", 0, 5)
+        default=None, metadata=_about("How freely words are chosen; 0 always takes the likeliest.", 0, 5, unset=_MODEL)
     )
     top_p: float | None = field(
-        default=None, metadata=_about("Keep the likeliest tokens up to this total probability.", above=0, high=1)
+        default=None,
+        metadata=_about("Keep the likeliest tokens up to this total probability.", above=0, high=1, unset=_MODEL),
     )
     top_k: int | None = field(
-        default=None, metadata=_about("Keep this many of the likeliest tokens; 0 keeps all.", low=0)
+        default=None, metadata=_about("Keep this many of the likeliest tokens; 0 keeps all.", low=0, unset=_MODEL)
     )
     min_p: float | None = field(
-        default=None, metadata=_about("Drop tokens less likely than this share of the likeliest.", 0, 1)
+        default=None, metadata=_about("Drop tokens less likely than this share of the likeliest.", 0, 1, unset=_MODEL)
     )
     presence_penalty: float | None = field(
-        default=None, metadata=_about("Lower the logit of every token that occurred.", -2, 2)
+        default=None, metadata=_about("Lower the logit of every token that occurred.", -2, 2, unset=_MODEL)
     )
     repetition_penalty: float | None = field(
-        default=None, metadata=_about("Divide the logit of tokens that occurred; 1 is off.", 0.01, 10)
+        default=None, metadata=_about("Divide the logit of tokens that occurred; 1 is off.", 0.01, 10, unset=_MODEL)
     )
-    seed: int | None = field(default=None, metadata=_about("The seed of the random choices.", 0, 2**63 - 1))
+    seed: int | None = field(
+        default=None, metadata=_about("The seed of the random choices.", 0, 2**63 - 1, unset="another each time")
+    )
     max_tokens: int | None = field(
-        default=None, metadata=_about("The longest reply in tokens, its thought included.", low=1)
+        default=None, metadata=_about("The longest reply in tokens, its thought included.", low=1, unset="no limit")
     )
-    theme: str | None = field(default=None, metadata=_about("The colours of the chat.", group="Comfort"))
+    theme: str | None = field(default=None, metadata=_about("The colours of the chat.", unset="ink", group="Comfort"))
     reduced_motion: bool = field(
         default=False, metadata=_about("Whether nothing moves by itself: the cursor stands still, and nothing slides.")
     )

@@ -19,7 +19,10 @@ _NARROWEST = 6
 
 
 def table(lines: Sequence[Sequence[Cell]], aligns: Sequence[Align], width: int) -> list[Row]:
-    """`lines[0]` is the heading. Columns too wide for `width` are wrapped; too many of them become "name: value"."""
+    """`lines[0]` is the heading. Columns too wide for `width` are wrapped; too many of them become "name: value".
+
+    There are rules between wrapped lines unless the first column tells where one begins.
+    """
     if not lines:
         return []
     natural = [max(_cells(line[column]) for line in lines if column < len(line)) for column in range(len(lines[0]))]
@@ -28,7 +31,8 @@ def table(lines: Sequence[Sequence[Cell]], aligns: Sequence[Align], width: int) 
         return _listed(lines, width)
     head, *body = [_line(line, widths, aligns) for line in lines]
     rule = Row(((("─" * _GAP).join("─" * column for column in widths), "rule"),), None)
-    between = [rule] if any(len(rows) > 1 for rows in body) else []
+    unclear = any(not 0 < _cells(line[0]) <= widths[0] for line in lines[1:])
+    between = [rule] if unclear and any(len(rows) > 1 for rows in body) else []
     rows = [_headed(row) for row in head] + [rule]
     for number, line in enumerate(body):
         rows += (between if number else []) + line

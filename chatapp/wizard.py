@@ -20,6 +20,7 @@ from textual.widgets.option_list import Option
 from chatapp.figures import size
 from chatapp.hub import Hub, HubError
 from chatapp.key_names import key_of, moves
+from chatapp.paths import BUILT_IN
 from chatapp.sanitize import clean_line
 from chatapp.wizard_pages import (
     Row,
@@ -33,6 +34,7 @@ from chatapp.wizard_pages import (
     repo_row,
 )
 from runtime.hub.protocol import Download, LocalModel, RemoteModel
+from runtime.protocol import BUILT_IN_MODEL
 
 
 @dataclass(slots=True)
@@ -83,12 +85,16 @@ class Wizard(ModalScreen[str]):
 
     def _keys(self) -> str:
         remove, back = key_of(self, "wizard.remove", "Delete"), key_of(self, "wizard.back", "Esc")
-        return f"Enter chooses · type to narrow or search · {remove} removes · {back} goes back"
+        return f"Enter chooses · {back} goes back · type to narrow or search · {remove} removes"
 
     def on_mount(self) -> None:
         self._deaf = self._hub.on_progress(self._progress)
         self._go(_Page("Models", self._look))
         self._beside(self._advise)
+
+    def on_resize(self) -> None:
+        if self._pages:
+            self.call_after_refresh(self._list)
 
     def on_unmount(self) -> None:
         self._deaf()
@@ -178,6 +184,8 @@ class Wizard(ModalScreen[str]):
         rows.append(heading("More"))
         rows.append(self._simple("catalogue", "All models of the family", self._show_catalogue))
         rows.append(self._simple("updates", "Look for updates of what was downloaded", self._show_updates))
+        if self._opened != str(BUILT_IN_MODEL):
+            rows.append(self._simple("built-in", "The built-in model", partial(self._open, BUILT_IN)))
         self._pages[0].rows = rows
         if len(self._pages) == 1:
             self._list()
@@ -197,12 +205,7 @@ class Wizard(ModalScreen[str]):
 
     def _remote_row(self, file: RemoteModel, *, best: bool = False, repo: bool = True) -> Row:
         act = partial(self._open, file.local) if file.local else partial(self._fetch, file)
-        row = remote_row(file, None if file.problem else act, repo=repo)
-        if not best:
-            return row
-        return Row(
-            row.key, Content("").join([Content.styled("★", "$warning"), row.text[1:]]), row.about, row.words, row.act
-        )
+        return replace(remote_row(file, None if file.problem else act, repo=repo), best=best)
 
     async def _show_catalogue(self) -> None:
         await self._show_repos("Models of the family", "")
@@ -293,7 +296,7 @@ class Wizard(ModalScreen[str]):
         row = self._download_row(download)
         if row.key in self._shown and download.state not in ("done", "paused", "failed"):
             self._shown[row.key] = row
-            self.query_one(OptionList).replace_option_prompt(row.key, row.text)
+            self.query_one(OptionList).replace_option_prompt(row.key, row.shown(self._room))
         elif download.state == "done":
             if isinstance(self._advice, tuple):
                 arrived = {download.key: download.path}
@@ -327,14 +330,17 @@ class Wizard(ModalScreen[str]):
             rows.append(self._simple("search", f"Search the hub for “{query}”", partial(self._search, query)))
         self._shown = {row.key: row for row in rows}
         options.clear_options()
-        options.add_options(
-            [Option(row.text, id=row.key, disabled=row.act is None and row.delete is None) for row in rows]
-        )
+        options.add_options([Option(row.shown(self._room), id=row.key, disabled=not row.usable) for row in rows])
         usable = [index for index, row in enumerate(rows) if row.act or row.delete]
         same = [index for index in usable if self._moved and before and rows[index].key == before.key]
         if usable:
             options.highlighted = (same or usable)[0]
         self._tell_about()
+
+    @property
+    def _room(self) -> int:
+        """Columns of a row."""
+        return self.query_one(OptionList).size.width - 2
 
     def _highlighted(self) -> Row | None:
         option = self.query_one(OptionList).highlighted_option

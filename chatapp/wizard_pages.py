@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
@@ -14,8 +15,38 @@ from runtime.hub.protocol import Download, Fit, LocalModel, Machine, RemoteModel
 
 NAME = 44
 """Columns of a name."""
+_SHORTEST = 26
+"""It gets no fewer, however narrow the terminal is."""
+VERDICT = 10
+"""Columns of a speed; other verdicts push aside what follows them."""
+_FIGURES = 2 + 2 + 7 + 2 + VERDICT + 18
+"""Columns beside a name, with room for a maker."""
 _STYLES = {"gpu": "$success", "split": "$warning", "cpu": "$success", "no": "$error"}
 _SLOW = 3.0  # tokens per second; what is slower is no fun
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A model: its name, its size, a verdict with its colour, and what else there is to say."""
+
+    name: str
+    middle: str
+    verdict: tuple[str, str]
+    end: str = ""
+
+    def laid_out(self, width: int) -> Content:
+        """In so many columns: the name gives way to the figures, and what comes last to both."""
+        verdict, colour = self.verdict
+        verdict = verdict.ljust(VERDICT) if self.end else verdict
+        room = min(max(width - _FIGURES, _SHORTEST), NAME)
+        shown = clean_line(self.name, room)
+        gap = " " * max(room - cell_len(shown), 0)
+        return Content.assemble(
+            f"  {shown}{gap}  ",
+            (f"{self.middle:>7}  ", "$foreground 60%"),
+            (verdict, colour),
+            (f"  {self.end}" if self.end else "", "$foreground 60%"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +57,27 @@ class Row:
     """
 
     key: str
-    text: Content
+    text: Content | Columns
     about: str = ""
     words: str = ""
     act: Callable[[], Awaitable[None]] | None = None
     delete: Callable[[], Awaitable[None]] | None = None
     heading: bool = False
+    best: bool = False
 
     @property
     def usable(self) -> bool:
         return self.act is not None or self.delete is not None
+
+    def shown(self, width: int) -> Content:
+        """Its text; what is there to be read only is wrapped."""
+        text = self.text.laid_out(width) if isinstance(self.text, Columns) else self.text
+        if self.best:
+            return Content("").join([Content.styled("★", "$warning"), text[1:]])
+        if self.usable or self.heading or text.cell_length <= width:
+            return text
+        lines = textwrap.wrap(text.plain.strip(), max(width - 2, 20))
+        return Content.styled("\n".join(f"  {line}" for line in lines), "$foreground 60%")
 
 
 def heading(text: str) -> Row:
@@ -45,17 +87,6 @@ def heading(text: str) -> Row:
 def note(text: str) -> Row:
     """Something to read in the place of rows."""
     return Row(f"note {text}", Content.styled(f"  {clean_line(text, 300)}", "$foreground 60%"))
-
-
-def _columns(name: str, middle: str, verdict: tuple[str, str], end: str = "") -> Content:
-    shown = clean_line(name, NAME)
-    gap = " " * max(NAME - cell_len(shown), 0)
-    return Content.assemble(
-        f"  {shown}{gap}  ",
-        (f"{middle:>7}  ", "$foreground 60%"),
-        verdict,
-        (f"  {end}" if end else "", "$foreground 60%"),
-    )
 
 
 def verdict(fit: Fit | None, problem: str = "") -> tuple[str, str]:
@@ -72,7 +103,7 @@ def verdict(fit: Fit | None, problem: str = "") -> tuple[str, str]:
         return "partly on the GPU", _STYLES["split"]
     if fit.tok_per_s is None:
         return "fits", _STYLES["cpu"]
-    speed = f"{fit.tok_per_s:.0f}" if fit.tok_per_s >= 10 else f"{fit.tok_per_s:.1f}"
+    speed = f"{fit.tok_per_s:.0f}" if fit.tok_per_s >= 9.95 else f"{fit.tok_per_s:.1f}"
     return f"~{speed} tok/s", "$warning" if fit.tok_per_s < _SLOW else _STYLES["cpu"]
 
 
@@ -91,7 +122,7 @@ def local_row(
     end = ", ".join(part for part in ("open" if open_ else "", model.source, drafts) if part)
     name = model.name.removesuffix(".gguf")
     about = _sentence(model.problem, model.fit.sentence if model.fit else "", _quant(model.quant, model.about))
-    text = _columns(name, size(model.bytes), verdict(model.fit, model.problem), end)
+    text = Columns(name, size(model.bytes), verdict(model.fit, model.problem), end)
     return Row(f"local {model.path}", text, f"{about} {model.path}", f"{name} {model.path}", act, delete)
 
 
@@ -107,7 +138,7 @@ def remote_row(model: RemoteModel, act: Callable[[], Awaitable[None]] | None, *,
         _quant(model.quant, model.about),
         "it holds the drafting block (MTP), which makes replies faster" if model.mtp and not sidecar else sidecar,
     )
-    text = _columns(model.name, size(model.bytes), verdict(model.fit, model.problem), end)
+    text = Columns(model.name, size(model.bytes), verdict(model.fit, model.problem), end)
     return Row(f"remote {model.key}", text, f"{about} {model.repo}", f"{model.key} {model.quant}", act)
 
 
@@ -130,7 +161,7 @@ def repo_row(repo: Repo, act: Callable[[], Awaitable[None]]) -> Row:
 def download_row(download: Download, act: Callable[[], Awaitable[None]], delete: Callable[[], Awaitable[None]]) -> Row:
     name = download.file.rpartition("/")[2].removesuffix(".gguf")
     colour = "$error" if download.state == "failed" else "$accent"
-    text = _columns(name, size(download.total), (progress(download), colour))
+    text = Columns(name, size(download.total), (progress(download), colour))
     return Row(f"download {download.key}", text, download.message or download.repo, download.key, act, delete)
 
 

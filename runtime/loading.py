@@ -33,7 +33,7 @@ from runtime.turn import ChatModel
 
 DEFAULT_CONTEXT = 32_768  # tokens; more is the user's choice, since it costs memory
 _STATES_SHARE = 4  # conversations' states may take a fourth of the memory
-_SNAPSHOT_BUDGET = 16 << 30  # bytes
+_SNAPSHOT_BUDGET = 16_000_000_000  # bytes
 
 
 def open_chat_model(

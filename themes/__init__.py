@@ -45,6 +45,17 @@ def load_theme(name: str) -> Theme | None:
     return parse_theme(text, name) if text is not None else None
 
 
+def remark(name: str, own: Path) -> str:
+    """The comment at the beginning of a theme's file, in the folder `own` or of those that come with the program."""
+    for folder in (own, _FOLDER):
+        try:
+            first = (folder / f"{name}.toml").read_text("utf-8-sig").lstrip().partition("\n")[0]
+        except (OSError, ValueError):
+            continue
+        return first.lstrip("# ").strip() if first.startswith("#") else ""
+    return ""
+
+
 class OwnThemes:
     """The user's folder of themes, looked at again and again."""
 

@@ -32,6 +32,11 @@ class Command:
         return f"/{self.name} {self.takes}".rstrip()
 
     @property
+    def about(self) -> str:
+        """The help without the marks of Markdown."""
+        return self.help.replace("`", "")
+
+    @property
     def subject(self) -> str:
         """The heading under which the help lists it: its module's name."""
         return self.run.__module__.rpartition(".")[2].capitalize()
@@ -43,6 +48,8 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {}
+SHELL = ("doctor", "bench")
+"""Words of the command line that have no counterpart here."""
 
 
 def command(takes: str, help: str, key: str = "") -> Callable[[Run], Run]:
@@ -80,6 +87,8 @@ def parse(text: str) -> Call | str:
         return text
     name = match[1].lower()
     if name not in COMMANDS:
+        if name in SHELL:
+            raise CommandError(f"There is no command /{name} here: in the shell, `qwenchat {name}` does that.")
         near = difflib.get_close_matches(name, COMMANDS, 1, 0.5)
         hint = f"Did you mean /{near[0]}?" if near else "/help lists the commands."
         raise CommandError(f"There is no command /{name}. {hint} To send it as a message, write /{text.strip()}")

@@ -59,7 +59,7 @@ async def think(chat: Talk, argument: str) -> None:
     await chat.set_thinking(choices[argument.lower()])
 
 
-@command("[N|off]", "Close a thought after N tokens, in this conversation")
+@command("N|off", "Close a thought after N tokens, in this conversation")
 async def budget(chat: Talk, argument: str) -> None:
     if not argument:
         chat.show_budget()

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.binding import Binding, BindingType
 
-from chatapp import choices, settings
+from chatapp import choices, paths, settings
 from chatapp.commands import COMMANDS, CommandError
 from chatapp.figures import duration
 from chatapp.parts.base import ChatBase
 from chatapp.sanitize import clean_line
 from chatapp.settings import FIELDS, Settings, Value
-from themes import DEFAULT
+from themes import DEFAULT, remark
 
 if TYPE_CHECKING:
     from textual.theme import Theme
@@ -47,7 +47,7 @@ class ComfortPart(ChatBase):
         """Every command; one that needs more is written into the composer, to be gone on with."""
         from chatapp.picker import Choice, Picker
 
-        listed = [Choice(name, known.usage, known.help) for name, known in COMMANDS.items()]
+        listed = [Choice(name, known.usage, known.about) for name, known in COMMANDS.items()]
         name = await self.app.push_screen_wait(Picker("Commands", listed))
         if name not in COMMANDS:  # nothing was chosen
             return
@@ -66,7 +66,7 @@ class ComfortPart(ChatBase):
         before = self.app.theme
         if not name:
             listed = [
-                Choice(each, each, f"{'dark' if theme.dark else 'light'}{' · in use' * (each == before)}")
+                Choice(each, each, _about(theme, in_use=each == before))
                 for each, theme in sorted(self._themes().items(), key=lambda item: (not item[1].dark, item[0]))
             ]
             picker = Picker("Themes", listed, preview=self._wear, chosen=before)
@@ -206,3 +206,11 @@ class ComfortPart(ChatBase):
         await self._session.save_late()
         self._session.close()
         self.app.exit()
+
+
+def _about(theme: Theme, *, in_use: bool) -> str:
+    """A theme as the list of them tells of it."""
+    kind = "dark " if theme.dark else "light"
+    return " · ".join(
+        part for part in (kind, "in use" if in_use else "", remark(theme.name, paths.themes_path())) if part
+    )

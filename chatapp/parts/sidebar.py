@@ -133,7 +133,8 @@ class SidebarPart(ChatBase):
     async def rename(self, title: str) -> None:
         key = self._open_one().id
         await self._change(lambda: self._store.rename(key, " ".join(title.split())))
-        self._show_hint("it has its title" if title else "it is called by its first words")
+        told = f"called {clean_line(title, 40)} from now on" if title else "called by its first words from now on"
+        self._show_hint(told, 4.0)
 
     async def pin(self) -> None:
         key = self._open_one().id
@@ -207,6 +208,7 @@ class SidebarPart(ChatBase):
         except files.FileError as error:
             raise CommandError(str(error)) from error
         await self.switch_to(made.id)
+        self.say(f"Read from {clean_line(file, 500)}: this is a conversation of its own.")
 
     async def _change(self, work: Callable[[], object]) -> Conversation | None:
         """What the work returns, if it is a conversation."""

@@ -30,7 +30,9 @@ class TestSettings:
         async with running(backend, tmp_path, settings=Settings(top_k=7), keep=keep, size=(100, 30)) as chat:
             await chat.send("/settings")
             await chat.until(lambda: isinstance(chat.app.screen, Form))
-            await chat.pilot.press(*"top_k")
+            await chat.pilot.press(*"top_")
+            await chat.until(lambda: "as the model's makers advise" in chat.text())  # of top_p
+            await chat.pilot.press("k")
             await chat.until(lambda: "Keep this many of the likeliest tokens" in chat.text())
             assert "a whole number of at least 0" in chat.text()
             await chat.pilot.press("enter", "backspace", "9", "enter")
@@ -79,6 +81,7 @@ class TestThemes:
             before = chat.app.theme
             await chat.send("/theme")
             await chat.until(lambda: "in use" in chat.text())
+            assert "High contrast on black" in chat.text()
             await chat.pilot.press("down")
             await chat.until(lambda: chat.app.theme != before)
             await chat.pilot.press("escape")

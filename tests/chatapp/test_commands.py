@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from fake_backend import FakeBackend
+from harness import here, running
 
 from chatapp.commands import COMMANDS, Call, CommandError, matches, parse
 
@@ -36,7 +40,10 @@ def test_what_is_sent_as_a_message(text: str, message: str) -> None:
     assert parse(text) == message
 
 
-@pytest.mark.parametrize(("text", "hint"), [("/thnk on", "/think"), ("/reusme", "/resume"), ("/zzz", "/help")])
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("/thnk on", "/think"), ("/reusme", "/resume"), ("/zzz", "/help"), ("/doctor", "`qwenchat doctor`")],
+)
 def test_an_unknown_command_names_the_nearest(text: str, hint: str) -> None:
     with pytest.raises(CommandError, match=hint):
         parse(text)
@@ -50,3 +57,13 @@ def test_unfinished_words_have_matches() -> None:
 
 def test_every_command_tells_what_it_does() -> None:
     assert all(known.help and not known.help.endswith(".") for known in COMMANDS.values())
+
+
+@here("a list of the program")
+async def test_nothing_of_the_palette_is_cut_where_there_is_room(tmp_path: Path) -> None:
+    async with running(FakeBackend(), tmp_path, size=(130, 60)) as chat:
+        await chat.pilot.press("ctrl+p")
+        await chat.until(lambda: "Show the commands and keys, or those that a word is about" in chat.text())
+        box = [line for line in chat.lines() if line.count("│") >= 2]
+        assert any("its thoughts only if asked" in line for line in box)
+        assert [line for line in box if "…" in line and "Message…" not in line] == []

@@ -213,6 +213,7 @@ async def test_the_commands_write_and_read(tmp_path: Path, monkeypatch: pytest.M
         await chat.until(lambda: "Douro" not in chat.text())
         await chat.send("/import my river.json")
         await chat.until(lambda: "Douro." in chat.text())
+        await chat.until(lambda: "Read from my river.json" in chat.text())
         assert len(chat.store.conversations()) == 2
         await chat.send("/import nothing.json")
         await chat.until(lambda: "cannot be read" in chat.words())

@@ -135,6 +135,17 @@ def test_wide_cells_of_a_table_wrap() -> None:
     ]
 
 
+def test_lines_that_the_first_column_tells_apart_need_no_rules() -> None:
+    assert shown("| a | b |\n|--|--|\n| x | one two three |\n| y | z |", 12) == [
+        "a   b",
+        "────────────",
+        "x   one two",
+        "    three",
+        "y   z",
+    ]
+    assert shown("| a | b |\n|--|--|\n| x | one two three |\n| | z |", 12).count("────────────") == 2
+
+
 def test_a_table_without_room_becomes_a_list() -> None:
     wide = "|" + "|".join(f"column {n}" for n in range(6)) + "|\n|" + "--|" * 6 + "\n|" + "|".join("123456") + "|"
     assert shown(wide, 30) == [f"column {n}: {n + 1}" for n in range(6)]

@@ -224,3 +224,7 @@ def test_one_variable_moves_all_files(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "d"))
     assert "qwenchat" in paths.settings_path().parts
     assert "qwenchat" in paths.database_path().parts
+
+
+def test_what_holds_where_nothing_is_set_is_told() -> None:
+    assert all(field.default is not None or field.metadata["unset"] for field in FIELDS.values())

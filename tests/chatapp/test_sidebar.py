@@ -129,6 +129,7 @@ async def test_the_commands_do_the_same_to_the_open_one(tmp_path: Path) -> None:
         await chat.ask("apples")
         [made] = chat.store.conversations()
         await chat.send("/rename Fruit")
+        await chat.until(lambda: "called Fruit from now on" in chat.status())
         await chat.send("/pin")
         await chat.send("/tag red round")
         await chat.until(lambda: "Tags: #red #round" in chat.text())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from textual.color import Color
 
-from themes import DEFAULT, ThemeError, load_themes, parse_theme
+from themes import DEFAULT, ThemeError, load_themes, parse_theme, remark
 
 THEMES = {theme.name: theme for theme in load_themes()}
 
@@ -20,6 +22,14 @@ def contrast(one: str, two: str) -> float:
 
     light, dark = sorted((luminance(one), luminance(two)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
+
+
+def test_each_is_told_by_the_comment_at_its_beginning_an_own_one_first(tmp_path: Path) -> None:
+    assert all(remark(name, tmp_path).endswith(".") for name in THEMES)
+    assert remark("beacon", tmp_path).startswith("High contrast")
+    (tmp_path / "ink.toml").write_text("\n#  Mine, at night\nprimary = '#fff'\n")
+    (tmp_path / "bare.toml").write_text("primary = '#fff'\n")
+    assert [remark(name, tmp_path) for name in ("ink", "bare", "none", "a\0b")] == ["Mine, at night", "", "", ""]
 
 
 def test_there_are_dark_and_light_ones_and_the_default_is_one() -> None:

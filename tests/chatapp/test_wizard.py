@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,11 @@ from harness import Chat, here, running
 from hub_server import Hub, serving
 
 from chatapp.options import ChatOptions
+from chatapp.wizard_pages import note, remote_row
 from runtime import machine
 from runtime.cores import default_threads
+from runtime.hub.protocol import Fit, RemoteModel
+from runtime.protocol import BUILT_IN_MODEL
 
 pytestmark = here("files are found, downloaded and opened")
 
@@ -77,6 +81,40 @@ async def test_from_nothing_to_a_chat_with_a_fetched_model(tmp_path: Path, hub: 
         [load] = chat.backend.loads
         assert Path(load.path).name == FILE
         assert filecmp.cmp(load.path, hub.folder / REPO / FILE, shallow=False)
+
+
+async def test_the_way_back_to_the_built_in_model(tmp_path: Path, hub: Hub) -> None:
+    async with chatting(tmp_path, model=str(tmp_path / "other.gguf")) as chat:
+        await chat.until(lambda: chat.backend.model is not None)
+        await chat.send("/models")
+        await choose(chat, "The built-in model")
+        await chat.until(lambda: len(chat.backend.loads) == 2)
+        assert chat.backend.loads[-1].path == str(BUILT_IN_MODEL)
+
+
+@pytest.mark.parametrize("width", [20, 50, 200])
+def test_what_is_to_be_read_only_is_whole_at_any_width(width: int) -> None:
+    text = "huggingface.co cannot be reached: check the network and try again."
+    shown = note(text).shown(width).plain
+    assert " ".join(shown.split()) == text
+    assert all(len(line) <= max(width, 22) for line in shown.split("\n"))
+
+
+def test_speeds_of_any_length_leave_the_columns_aligned() -> None:
+    file = RemoteModel("maker/repo", "m.gguf", "m", "Q4_K_M", "", 10**9, 1, False, (), "", False, None)
+    fits = [Fit("cpu", 1, 1, speed, "") for speed in (0.84, 7.9, 9.97, 14.0, 205.3)]
+    rows = [remote_row(replace(file, fit=fit), None, repo=True).shown(90).plain for fit in fits]
+    assert {row.index("maker") for row in rows} == {rows[0].index("maker")}
+    assert "~10 tok/s" in rows[2]
+
+
+def test_in_a_narrow_terminal_the_figures_are_there_and_the_name_gives_way() -> None:
+    file = RemoteModel("maker/repo", "m", "Qwen3.5-35B-A3B-UD-Q4_K_XL", "Q4", "", 10**9, 1, True, (), "", False, None)
+    row = remote_row(replace(file, fit=Fit("cpu", 1, 1, 7.9, "")), None, repo=True)
+    assert "~7.9 tok/s" in row.shown(51).plain[:51]
+    assert "Qwen3.5-35B-A3B-UD-Q4_K_XL" in row.shown(51).plain
+    assert replace(row, best=True).shown(51).plain.startswith("★ Qwen")
+    assert len(row.shown(90).plain) <= 90
 
 
 async def test_a_download_goes_on_while_chatting_is_paused_and_cancelled(tmp_path: Path, hub: Hub) -> None:
