@@ -33,7 +33,7 @@ _FOOTERS: dict[Ending, str] = {
     "length": "The reply reached its token limit. /continue goes on.",
     "cancelled": "stopped · /continue goes on",
     "budget": "The thought reached its budget and was closed.",
-    "failed": "broken off",
+    "failed": "broken off · /continue goes on",
     "partial": "unfinished: the chat ended while this was being written · /continue goes on",
 }
 _SIGNS: dict[Severity, str] = {"info": "·", "warning": "!", "error": "✗"}
@@ -319,10 +319,14 @@ class ReplyBlock(Vertical, PlainContainer, Block):
             seconds = self._thinking_ms / 1000 if self._thinking_ms is not None else None
             self._thought_view.measure(seconds, self._thinking_tokens)
         footer = _FOOTERS[self._ending]
+        answered = bool(self.answer.strip())
         if unfinished and self._ending == "cancelled":
-            footer = ""
-        if self._ending == "stop" and not self.answer.strip():
+            footer = footer.rpartition(" · ")[2]  # the thought says that it was stopped
+        if self._ending == "stop" and not answered:
             footer = EMPTY
+        if self._ending == "failed" and not answered and self._thought_view is None:
+            footer = ""  # why is told below, and there is nothing that could go on
+        self._answer_view.display = answered
         self._set_footer(footer)
 
     def _close_thought(self, *, unfinished: bool) -> None:

@@ -14,6 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 
 from chatapp import commands
+from chatapp.attachments import detach
 from chatapp.backend import Backend
 from chatapp.branch import Turn
 from chatapp.chip_row import ChipRow
@@ -30,7 +31,7 @@ from chatapp.parts.reading import ReadingKeys, ReadingPart
 from chatapp.parts.talk import TalkPart
 from chatapp.parts.versions import VersionsPart
 from chatapp.parts.writing import WritingPart
-from chatapp.sanitize import clean
+from chatapp.sanitize import clean, clean_line
 from chatapp.settings import Value
 from chatapp.stage import JumpToEnd, Stage
 from chatapp.status import StatusLine
@@ -144,6 +145,8 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
         if isinstance(call, str):
             self.transcript.follow()
             self.turns.submit(call, self._edited_node())
+            if missing := self.composer.chips.missing(detach(call)[0]):
+                self._show_hint(f"there is no file {clean_line(missing[0], 40)}: its name alone was sent", 5.0)
         else:
             self._run(call)
 

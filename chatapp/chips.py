@@ -25,6 +25,7 @@ EDITABLE_LINE = 20_000
 
 _PASTE = re.compile(r"\[paste \d+: [\d,]+ [a-z]+\]")
 _MENTION = re.compile(r'(?<![\w@/.])@(?:"([^"\n]+)"|([^\s"@]+))')
+_FILE_NAME = re.compile(r"[^()\[\]{}<>=*:;,'`|]*\w\.[A-Za-z]\w{0,4}")
 _AFTER = ".,;:!?)]}'»"
 """Punctuation that may follow the name of a file."""
 
@@ -123,6 +124,11 @@ class Chips:
                 name, end = (name[:-1], end - 1) if name[-1] in _AFTER else ("", end)
             if name:
                 yield match.start(), end, name
+
+    def missing(self, text: str) -> list[str]:
+        """What is written like the name of a file, and is none."""
+        names = (match[1] or match[2].rstrip(_AFTER) for match in _MENTION.finditer(text))
+        return [name for name in names if _FILE_NAME.fullmatch(name) and not self._names(name)]
 
     def _names(self, name: str) -> bool:
         if name in self._sent:

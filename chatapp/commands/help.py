@@ -67,7 +67,7 @@ def keys_page(keymap: Keymap) -> str:
 
     parts = []
     for scope, group in groupby(keys.mapped(keymap).values(), attrgetter("scope")):
-        rows = [(key.label, key.about, _code(key.id) + " ·" * (key.id in keymap)) for key in group]
+        rows = [(key.label, key.about, _code(key.id) + " yours" * (key.id in keymap)) for key in group]
         parts.append(_table(SCOPES.get(scope, scope.capitalize()), rows))
     return "\n\n".join([*parts, _KEYS])
 

@@ -172,6 +172,17 @@ class TestChips:
         assert [chip.name for chip in chips.found(text)] == names
         assert chips.attached(text).count("\n\nFile ") == len(set(names))
 
+    @pytest.mark.parametrize(
+        ("text", "names"),
+        [
+            ("look at @nothing.py, @a.py and @src/x.rs.", ["nothing.py", "src/x.rs"]),
+            ('@"no such.txt" and @"my file.txt"', ["no such.txt"]),
+            ("@alice @app.get('/x') me@b.com @types/node @property x = @v1.2", []),
+        ],
+    )
+    def test_what_looks_like_a_file_and_is_none(self, text: str, names: list[str], tmp_path: Path) -> None:
+        assert self.chips(tmp_path).missing(text) == names
+
     def test_a_file_that_cannot_be_sent_says_so_before_and_then(self, tmp_path: Path) -> None:
         chips = self.chips(tmp_path)
         assert "picture" in chips.found("@pic.png")[0].problem

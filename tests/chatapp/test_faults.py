@@ -21,6 +21,7 @@ class TestFaults:
         async with running(backend, tmp_path) as chat:
             await chat.ask("q")
             assert "some of it" in chat.text()
+            assert "broken off · /continue goes on" in chat.text()
             assert "The engine died." in chat.text()
             assert (chat.thread()[-1].content, chat.thread()[-1].status) == ("some of it", "failed")
             await chat.ask("again")
@@ -165,6 +166,7 @@ async def test_a_message_that_does_not_fit_is_given_back_and_does_not_stand_in_t
         await chat.ask("far too long")
         await chat.until(lambda: "9,000" in chat.words())
         await chat.pilot.press("escape")
+        assert "broken off" not in chat.text()
         assert chat.screen.composer.text == "far too long"
         await chat.ask("short")
         sent = [message.content for message in backend.requests[-1].messages]

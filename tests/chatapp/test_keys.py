@@ -141,4 +141,4 @@ class TestPages:
     def test_all_keys_are_listed_with_their_names(self) -> None:
         page = keys_page({"chat.new": "f2"})
         assert all(f"`{id}`" in page for id in keys.declared())
-        assert "| F2 | Begin a new conversation | `chat.new` · |" in page
+        assert "| F2 | Begin a new conversation | `chat.new` yours |" in page

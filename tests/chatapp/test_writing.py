@@ -121,6 +121,14 @@ class TestFiles:
             assert chat.screen.composer.text == "see @photo.png "
             assert backend.requests == []
 
+    async def test_one_that_is_not_there_is_sent_as_a_name_which_is_told(self, folder: Path, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            await chat.send("see @nothing.py and @other.py ")
+            await chat.until(lambda: "there is no file nothing.py: its name alone was sent" in chat.status())
+            await chat.idle()
+            assert "x = 1" in backend.requests[0].messages[-1].content
+
     async def test_an_earlier_message_brings_its_file_as_it_was(self, folder: Path, tmp_path: Path) -> None:
         backend = FakeBackend()
         async with running(backend, tmp_path) as chat:
