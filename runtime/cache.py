@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocks import Blocks
+from kernels.cpu.memory import lasting
 from runtime.models.config import ModelConfig
 from runtime.prefix import common_prefix
 
@@ -54,10 +55,21 @@ class KVBlock:
 
     def copy(self, rows: int) -> KVBlock:
         """A block of its own with the first rows of this one."""
-        new = KVBlock({name: torch.empty_like(tensor) for name, tensor in self.tensors.items()}, rows)
+        new = KVBlock({name: _lasting(t.shape, t.dtype, t.device) for name, t in self.tensors.items()}, rows)
         for name, tensor in self.rows(rows).items():
             new.tensors[name][:, :, :rows] = tensor
         return new
+
+
+def _lasting(shape: Sequence[int], dtype: torch.dtype, device: torch.device | None) -> Tensor:
+    if device is None or device.type == "cpu":
+        return lasting(shape, dtype)
+    return torch.empty(tuple(shape), dtype=dtype, device=device)
+
+
+def alone(part: Tensor) -> Tensor:
+    """A copy in memory of its own."""
+    return _lasting(part.shape, part.dtype, part.device).copy_(part)
 
 
 class KVCache:
@@ -80,11 +92,11 @@ class KVCache:
         self._card_tables: dict[str, tuple[list[int], Tensor]] = {}
 
     def new_block(self) -> KVBlock:
-        shape, device = self.shape, self.card or torch.device("cpu")
-        if self.kind == "f32":
-            return KVBlock({name: torch.empty(shape, device=device) for name in ("keys", "values")})
-        block = KVBlock({name: torch.empty(shape, dtype=torch.int8, device=device) for name in ("keys", "values")})
-        block.tensors |= {name: torch.empty(shape[:-1], device=device) for name in ("key_scales", "value_scales")}
+        kind = torch.float32 if self.kind == "f32" else torch.int8
+        block = KVBlock({name: _lasting(self.shape, kind, self.card) for name in ("keys", "values")})
+        if self.kind == "q8":
+            scales = "key_scales", "value_scales"
+            block.tensors |= {name: _lasting(self.shape[:-1], torch.float32, self.card) for name in scales}
         return block
 
     def card_table(self, name: str) -> Tensor:
@@ -184,7 +196,7 @@ class RecurrentState:
         parts = self.window, self.state
         if all(part.nbytes == part.untyped_storage().nbytes() for part in parts):
             return self
-        return RecurrentState(*(part.clone() for part in parts))
+        return RecurrentState(*(alone(part) for part in parts))
 
 
 @dataclass(frozen=True)
@@ -203,7 +215,7 @@ class StagedState:
         end = self.inputs.shape[0] - (self.rows - rows)
         window = self.inputs[end - self.width : end]
         if self.rows > self.width < self.inputs.shape[0]:  # of many rows: their inputs are let go
-            window = window.clone()
+            window = alone(window)
         return RecurrentState(window, self.states[rows - 1 - self.rows])
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kernels.cpu.memory import trim
 from kernels.op import Column, OpTable, op_table
 from kernels.table import OPS
 from runtime import presets
@@ -75,6 +76,7 @@ def open_chat_model(
         ops=loaded.model.ops.column,
         presets={mode: _shown(params) for mode, params in by_mode.items()},
     )
+    trim()
     return chat, info, [*instead, *loaded.notices, *_slower(command.ops, loaded.model.ops)]
 
 

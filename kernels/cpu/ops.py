@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.machine import Machine
+from kernels.cpu.memory import PASSING, lasting
 from kernels.quants import QuantTensor
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 MOST_CANDIDATES = 128  # tokens that the choice of one keeps
 UNDECIDED = -2  # in place of a token where more are in question
 
+empty = PASSING.empty
 _NOTHING = torch.zeros(1, dtype=torch.long)
 _SHARE = 4096  # numbers of a piece of a function that does little with each
 
@@ -46,7 +48,7 @@ def gated_rms_norm(machine: Machine, x: Tensor, z: Tensor, weight: Tensor, eps: 
 
 def _norm(machine: Machine, x: Tensor, z: Tensor, weight: Tensor, eps: float, gated: int) -> Tensor:
     _, rows = _native()
-    out = torch.empty(x.shape)
+    out = empty(x.shape)
     x, heads, x_token, x_head = heads_of(x)
     z, _, z_token, z_head = heads_of(z)
     size = x.shape[-1]
@@ -61,7 +63,7 @@ def _norm(machine: Machine, x: Tensor, z: Tensor, weight: Tensor, eps: float, ga
 
 def add_rms_norm(machine: Machine, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     _, rows = _native()
-    total, out = torch.empty_like(x), torch.empty_like(x)
+    total, out = empty(x.shape), empty(x.shape)
     size = x.shape[-1]
     machine.call(rows.add_rms_norm, (), x.numel() // size, x, y, weight, total, out, size, float(eps))
     return total, out
@@ -70,42 +72,42 @@ def add_rms_norm(machine: Machine, x: Tensor, y: Tensor, weight: Tensor, eps: fl
 def concat_rms_norm(machine: Machine, a: Tensor, b: Tensor, weight_a: Tensor, weight_b: Tensor, eps: float) -> Tensor:
     _, rows = _native()
     size = a.shape[-1]
-    out = torch.empty(a.shape[0], 2 * size)
+    out = empty((a.shape[0], 2 * size))
     machine.call(rows.concat_rms_norm, (), 2 * a.shape[0], a, b, weight_a, weight_b, out, size, float(eps))
     return out
 
 
 def add(machine: Machine, x: Tensor, y: Tensor) -> Tensor:
     _, rows = _native()
-    out = torch.empty_like(x)
+    out = empty(x.shape)
     machine.call(rows.add, (), -(-x.numel() // _SHARE), x, y, out, x.numel(), _SHARE)
     return out
 
 
 def shift_rows(machine: Machine, first: Tensor, rows: Tensor) -> Tensor:
     _, native = _native()
-    out = torch.empty_like(rows)
+    out = empty(rows.shape)
     machine.call(native.shift_rows, (), rows.shape[0], first, rows, out, rows.shape[1])
     return out
 
 
 def spread_logits(machine: Machine, first: Tensor, some: Tensor, ids: Tensor, size: int) -> Tensor:
     _, rows = _native()
-    out = torch.empty(first.shape[0], size)
+    out = empty((first.shape[0], size))
     machine.call(rows.spread_logits, (), len(first), first, some, ids, out, first.shape[1], some.shape[1], size)
     return out
 
 
 def swiglu(machine: Machine, gate: Tensor, up: Tensor) -> Tensor:
     _, rows = _native()
-    out = torch.empty_like(gate)
+    out = empty(gate.shape)
     machine.call(rows.swiglu, (), -(-gate.numel() // _SHARE), gate, up, out, gate.numel(), _SHARE)
     return out
 
 
 def rope(machine: Machine, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     _, rows = _native()
-    out = torch.empty(x.shape)
+    out = empty(x.shape)
     x, heads, token, head = heads_of(x)
     machine.call(rows.rope, (), x.shape[0], x, token, head, cos, sin, out, heads, x.shape[-1], cos.shape[-1])
     return out
@@ -118,7 +120,7 @@ def causal_conv1d(machine: Machine, x: Tensor, window: Tensor, weight: Tensor) -
 def conv_resume(machine: Machine, x: Tensor, before: Tensor, moved: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     _, rows = _native()
     (tokens, channels), width = x.shape, weight.shape[1]
-    y, xs = torch.empty_like(x), torch.empty(width - 1 + tokens, channels)
+    y, xs = empty(x.shape), empty((width - 1 + tokens, channels))
     share = max(64, _SHARE // min(tokens, rows.CONV_TOKENS) // 16 * 16)
     words = x, before, moved, weight, y, xs, tokens, channels, share
     pieces = -(-channels // share) * -(-tokens // rows.CONV_TOKENS)
@@ -128,7 +130,7 @@ def conv_resume(machine: Machine, x: Tensor, before: Tensor, moved: Tensor, weig
 
 def delta_gates(machine: Machine, alpha: Tensor, beta: Tensor, a: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
     _, rows = _native()
-    g, strength = torch.empty_like(alpha), torch.empty_like(beta)
+    g, strength = empty(alpha.shape), empty(beta.shape)
     machine.call(rows.delta_gates, (), alpha.shape[0], alpha, beta, a, dt_bias, g, strength, alpha.shape[1])
     return g, strength
 
@@ -136,7 +138,7 @@ def delta_gates(machine: Machine, alpha: Tensor, beta: Tensor, a: Tensor, dt_bia
 def delta_recurrent(
     machine: Machine, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    states = torch.empty(v.shape[0], *state.shape)
+    states = empty((v.shape[0], *state.shape))
     return _delta_rule(machine, q, k, v, g, beta, state, states, states[0].nbytes), states
 
 
@@ -146,7 +148,7 @@ def delta_chunk(
     """Token by token too: a part of the state stays in the nearest cache for all of them, and the tokens' own work is
     a tenth of what the projections cost. So `chunk` changes nothing.
     """
-    last = torch.empty_like(state)
+    last = lasting(state.shape)
     return _delta_rule(machine, q, k, v, g, beta, state, last, 0), last
 
 
@@ -156,7 +158,7 @@ def _delta_rule(
     from kernels.cpu import delta
 
     tokens, v_heads, dv = v.shape
-    out = torch.empty(v.shape)
+    out = empty(v.shape)
     _check_heads(q, k, v)
     machine.call(
         delta.delta_rule, (), v_heads * -(-dv // delta.STATE_ROWS),
@@ -174,7 +176,7 @@ def delta_resume(
 
     past_k, past_v, past_g, past_beta = past
     tokens, v_heads, dv = v.shape
-    out, kept = torch.empty(v.shape), torch.empty_like(state)
+    out, kept = empty(v.shape), empty(state.shape)
     _check_heads(q, k, v, past_k, past_v)
     machine.call(
         delta.delta_resume, (int(each),), v_heads * -(-dv // delta.STATE_ROWS),
@@ -195,7 +197,7 @@ def embedding(machine: Machine, ids: Tensor, weight: QuantTensor) -> Tensor:
     matmul, _ = _native()
     panels, kept = machine.packed(weight)
     columns = weight.shape[1]
-    out = torch.empty(*ids.shape, columns)
+    out = empty((*ids.shape, columns))
     words = kept.data if panels is None else panels, machine.whole(ids), out, columns
     machine.call(matmul.embed, (kept.type.name,), ids.numel(), *words)
     return out
@@ -215,7 +217,7 @@ def projections(machine: Machine, x: Tensor, weights: Sequence[QuantTensor]) -> 
     outs = []
     for index, (weight, (panels, kept)) in enumerate(zip(weights, packed, strict=True)):
         rows = weight.shape[0]
-        out = torch.empty(tokens, rows)
+        out = empty((tokens, rows))
         outs.append(out)
         if panels is None:
             share = machine.share(rows, kept.nbytes // max(rows, 1), 4)
@@ -233,7 +235,7 @@ def _quantised(machine: Machine, x: Tensor, tile: int, group: int = 1) -> tuple[
     matmul, _ = _native()
     tokens, columns = x.shape
     padded = -(-tokens // tile) * tile
-    q, meta = torch.empty(2 * padded * columns, dtype=torch.int8), torch.empty(padded * columns // 4)
+    q, meta = empty((2 * padded * columns,), torch.int8), empty((padded * columns // 4,))
     segments = -(-columns // matmul.SEGMENT)
     machine.call(matmul.quantise, (tile,), tokens * segments, x, 4 * columns, columns, q, meta, group=group)
     return q, meta, tile
@@ -242,14 +244,14 @@ def _quantised(machine: Machine, x: Tensor, tile: int, group: int = 1) -> tuple[
 def route(machine: Machine, logits: Tensor, used: int) -> tuple[Tensor, Tensor]:
     _, rows = _native()
     tokens, experts = logits.shape
-    weights, ids = torch.empty(tokens, used), torch.empty(tokens, used, dtype=torch.long)
+    weights, ids = empty((tokens, used)), empty((tokens, used), torch.long)
     machine.call(rows.route, (), tokens, logits, weights, ids, experts, used)
     return weights, ids
 
 
 def add_shared_expert(machine: Machine, routed: Tensor, x: Tensor, gate: Tensor, shared: Tensor) -> Tensor:
     _, rows = _native()
-    out = torch.empty_like(routed)
+    out = empty(routed.shape)
     machine.call(rows.add_shared_expert, (), x.shape[0], routed, x, gate, shared, out, x.shape[1])
     return out
 
@@ -265,7 +267,7 @@ def experts(
         return _experts_of_many(machine, x, weights, ids, gate, up, down)
     hidden = swiglu(machine, *_pairs(machine, x, ids, (gate, up), used))
     [outputs] = _pairs(machine, hidden, ids, (down,), 1)
-    out = torch.empty_like(x)
+    out = empty(x.shape)
     machine.call(rows.weigh_experts, (), tokens, outputs, weights, out, used, x.shape[1])
     return out
 
@@ -284,7 +286,7 @@ def _pairs(machine: Machine, x: Tensor, ids: Tensor, stacks: Sequence[QuantTenso
             raise ValueError("an expert's rows must lie side by side")
         count = -(-rows // step)
         share = machine.share(count, weight[0].nbytes // max(count, 1), 1)
-        out = torch.empty(ids.numel(), rows)
+        out = empty((ids.numel(), rows))
         outs.append(out)
         words = weight, weight.stride(0), ids, x if panels is None else q, meta, out, rows, columns, used, share
         machine.call(matmul.experts, (kept.type.name,), ids.numel() * -(-count // share), *words, group=index + 1)
@@ -316,7 +318,7 @@ def _runs(
     matmul, _ = _native()
     columns = x.shape[1]
     packed = [machine.packed(stack) for stack in stacks]
-    outs = [torch.empty(x.shape[0], kept.shape[1]) for _, kept in packed]
+    outs = [empty((x.shape[0], kept.shape[1])) for _, kept in packed]
     quantised = {}
     if any(panels is not None for panels, _ in packed):
         for index, (expert, first, last) in enumerate(runs):
@@ -346,6 +348,6 @@ def sample(
     from kernels.cpu.sample import sample
 
     size = logits.shape[0]
-    room = torch.empty(size)
+    room = empty((size,))
     words = logits, rules, noise, seen, reply, drafted, len(drafted), out, room, size
     machine.call(sample, (int(draft),), 1, *words)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.machine import Blocks, Machine, Position, Word
+from kernels.cpu.memory import PASSING
 from kernels.cpu.ops import heads_of
 
 
@@ -87,7 +88,7 @@ def _attend(
         share, splits = _tiles(machine, tokens * group, kv_heads, start + tokens)
     else:
         splits = 1 if tokens > FEW else max(1, -(-4 * machine.threads // (kv_heads * tokens)))
-    partial, out = torch.empty(tokens * heads * splits * (2 + dim)), torch.empty(q.shape)
+    partial, out = PASSING.empty((tokens * heads * splits * (2 + dim),)), PASSING.empty(q.shape)
     stride = keys[0].stride(0) * keys[0].itemsize
     words: tuple[Word, ...] = q, Blocks(keys), Blocks(values), partial, Position(start), size, stride
     scale_words: tuple[Word, ...] = *map(Blocks, scales), *strides

@@ -14,7 +14,7 @@ from kernels.fused import attention_rows, delta_step, norm_projections, norm_swi
 from kernels.norm import gated_rms_norm
 from kernels.quant_matmul import quant_matmul
 from kernels.quants import QuantTensor
-from runtime.cache import LayerCache, RecurrentState, StagedState
+from runtime.cache import LayerCache, RecurrentState, StagedState, alone
 from runtime.models.stepping import Left, Past
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def recur(block: Block[GatedDeltaNet], x: Tensor, past: RecurrentState, *, each:
             out, states = ops[delta_recurrent](*m.config.heads(mixed), *gates, past.state)
         else:
             out, last = ops[delta_chunk](*m.config.heads(mixed), *gates, past.state)
-            states, inputs = last[None], inputs[rows:].clone()
+            states, inputs = last[None], alone(inputs[rows:])
         o = ops[gated_rms_norm](out, z.view_as(out), m.ssm_norm, m.eps).flatten(1)
     after = StagedState(inputs, states, rows, past.window.shape[0])
     return feed_forward(block, ops[project_add](o, m.ssm_out, x)), after

@@ -24,7 +24,7 @@ from kernels.norm import add_rms_norm, concat_rms_norm, gated_rms_norm, rms_norm
 from kernels.op import OpTable
 from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.residual import add, shift_rows
-from runtime.cache import KVType, LayerCache, RecurrentState, SequenceState, StagedRows, StagedState
+from runtime.cache import KVType, LayerCache, RecurrentState, SequenceState, StagedRows, StagedState, alone
 from runtime.errors import Interrupted
 from runtime.graphs import GraphStepper
 from runtime.models import fused
@@ -117,7 +117,7 @@ class GatedDeltaNet:
         else:
             o, last = self.ops[delta_chunk](*self.config.heads(mixed), *gates, past.state)
             states = last[None]
-            inputs = inputs[rows:].clone()  # all rows will be kept, so what lies before need not wait for that
+            inputs = alone(inputs[rows:])  # all rows will be kept, so what lies before need not wait for that
         return self._output(o, z), StagedState(inputs, states, rows, past.window.shape[0])
 
     def resume(self, x: Tensor, past: Past, *, each: bool) -> tuple[Tensor, Left]:

@@ -1,10 +1,14 @@
-"""Memory for packed weights."""
+"""Memory for packed weights, for what lasts, and for what passes."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+import pytest
 import torch
 
-from kernels.cpu.memory import Arena
+from kernels.cpu.memory import Arena, Rooms, lasting
 
 
 def test_tensors_of_an_arena_begin_at_cache_lines_and_share_nothing() -> None:
@@ -22,3 +26,49 @@ def test_tensors_of_an_arena_begin_at_cache_lines_and_share_nothing() -> None:
 def test_memory_outlives_its_arena() -> None:
     tensor = Arena().take(1000).fill_(7)
     assert torch.all(tensor == 7)
+
+
+def test_a_room_is_taken_again_only_when_no_view_of_it_is_left() -> None:
+    rooms = Rooms()
+    first = rooms.empty((1000, 300)).fill_(1)
+    place, view = first.data_ptr(), first[500:, ::7]
+    del first
+    second = rooms.empty((1000, 300)).fill_(2)
+    assert second.data_ptr() != place
+    assert torch.all(view == 1)
+    del view
+    assert rooms.empty((1000, 290)).data_ptr() == place
+
+
+def test_a_room_is_not_given_to_what_needs_little_of_it() -> None:
+    rooms = Rooms()
+    place = rooms.empty((8 << 20,), torch.int8).data_ptr()
+    assert rooms.empty((3 << 20,), torch.int8).data_ptr() != place
+    assert rooms.empty((5 << 20,), torch.int8).data_ptr() == place
+
+
+def test_tensors_of_all_sizes_and_types_are_what_was_asked_for() -> None:
+    rooms = Rooms()
+    held = []
+    for number, (shape, dtype) in enumerate(
+        [((0, 5), torch.float32), ((3,), torch.long), ((257, 1023), torch.float32), ((7, 99_999), torch.int8)]
+    ):
+        for new in (rooms.empty, lasting):
+            tensor = new(shape, dtype)
+            assert (tensor.shape, tensor.dtype) == (shape, dtype)
+            assert tensor.is_contiguous()
+            assert tensor.data_ptr() % 64 == 0 or tensor.numel() == 0
+            held.append((number, tensor.fill_(number)))
+    assert all(torch.all(tensor == number) for number, tensor in held)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_lasts_goes_back_to_the_system() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before = resident()
+    tensors = [lasting((5 << 20,), torch.int8).fill_(1) for _ in range(20)]
+    assert resident() - before > 80 << 20
+    tensors.clear()
+    assert resident() - before < 20 << 20
