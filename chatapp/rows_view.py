@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -14,14 +13,8 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from chatapp.plain_container import LaidOutOnce
+from chatapp.row_styles import Looks, look, looks_of
 from chatapp.rows import Rows, copied
-
-STYLES = (
-    *("strong", "em", "strike", "code", "link", "h1", "h2", "h3", "rule", "bar", "quote", "marker", "muted"),
-    *("math", "copy", "match", "current"),
-    *("fence", "label", "keyword", "type", "function", "string", "number", "comment", "inserted", "deleted", "drafted"),
-)
-
 
 # What a terminal may be told to open: nothing but printable ASCII can end up in its escape sequence.
 _LINK = re.compile(r"(https?://|mailto:)[!-~]+")
@@ -34,11 +27,11 @@ class RowsView(LaidOutOnce):
     """As tall as its rows. A subclass lays them out in `lay_out`."""
 
     ALLOW_SELECT = True
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"rows--{name}" for name in STYLES}
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._drawn: dict[str, Style] = {}
+        self._looks: Looks | None = None  # those it was drawn with
         self._strips: dict[int, Strip] = {}
         self._marks: Marks = {}
         self._shift = 0
@@ -80,6 +73,8 @@ class RowsView(LaidOutOnce):
         super().notify_style_update()
         self._drawn.clear()
         self._strips.clear()
+        if self._looks is not None and self._looks is not looks_of(self):
+            self.refresh()
 
     def rows_changed(self, first: int, before: int) -> None:
         """Redraw from row `first` on; `before` is the number of rows there were."""
@@ -98,7 +93,7 @@ class RowsView(LaidOutOnce):
         if strip is None or strip.cell_length != self.size.width:
             strip = self._strips[y] = self._draw(y, self.size.width)
         for start, end, current in self._marks.get(y, ()):
-            style = self._component("rows--current" if current else "rows--match")
+            style = self.component("current" if current else "match")
             strip = self._painted(strip, start - self._shift_of(y), end - self._shift_of(y), style)
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
@@ -172,17 +167,17 @@ class RowsView(LaidOutOnce):
                     if _LINK.fullmatch(name[1:]):
                         style += Style(link=name[1:])
                 else:
-                    style += self._component(f"rows--{name}")
+                    style += self.component(name)
                     if name == "copy":
                         style += Style(meta={"copy": True})
             self._drawn[names] = style
         return style
 
-    def _component(self, name: str) -> Style:
-        """A component class as a style, its see-through colour blended with what is behind."""
-        styles = self.get_component_styles(name)
-        style = styles.partial_rich_style
-        if styles.has_rule("color") and styles.color.a < 1:
-            _, ground = self.background_colors
-            style += Style(color=(ground + styles.color).rich_color)
-        return style
+    def component(self, name: str) -> Style:
+        """What a name of a span looks like, its see-through colour blended with what is behind."""
+        self._looks = looks_of(self)
+        found = look(self, name)
+        if found.veil is None:
+            return found.style
+        _, ground = self.background_colors
+        return found.style + Style(color=(ground + found.veil).rich_color)

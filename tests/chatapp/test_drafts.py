@@ -23,7 +23,7 @@ REPLY = [FIRST, Delta("", "answer", " and wind", 2, ((0, 9),)), DRAFTED]
 
 def marked(chat: Chat) -> str:
     """What stands on a ground of its own on the screen, row by row."""
-    ground = chat.app.screen.query_one(DraftsView).get_component_rich_style("rows--drafted", partial=True).bgcolor
+    ground = chat.app.screen.query_one(DraftsView).component("drafted").bgcolor
     strips = chat.app.screen._compositor.render_strips()
     rows = ["".join(part.text for part in strip if part.style and part.style.bgcolor == ground) for strip in strips]
     return "|".join(filter(None, rows))
