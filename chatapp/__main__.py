@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chatapp import cli, paths, settings
 from chatapp.backend import Backend
@@ -32,6 +33,10 @@ from chatapp.settings import Settings
 from chatapp.store import Store, StoreError
 from chatapp.switching import Switching
 from chatapp.thread import source_of
+from chatapp.without_palette import without_palette
+
+if TYPE_CHECKING:
+    from chatapp.app import QwenChat
 
 # A program of the user's choice in place of the worker, as a shell would split it: for tests, and for other engines.
 WORKER_VARIABLE = "QWENCHAT_WORKER"
@@ -141,18 +146,24 @@ def _chat(arguments: Arguments, options: ChatOptions, saved: Settings, servers: 
     gc.disable()  # all that is made up to the first paint stays, so looking for garbage only delays it
     with ThreadPoolExecutor(1) as beside:
         opening = beside.submit(Store, paths.database_path())  # it waits for the disk, and for more if it is new
-        from chatapp.app import QwenChat  # its import takes longer than all else here
-
+        screen = _screen()  # its import takes longer than all else here
         store = opening.result()
     options = _with_conversation(options, arguments, store)
     options = dataclasses.replace(options, snapshots=str(paths.snapshots_path()))
     if arguments.conversation:
         options = dataclasses.replace(options, conversation_id=store.named(arguments.conversation).id)
     options = _where_it_was(options, store)
-    app = QwenChat(_backend(servers), store, saved, options, keep=partial(settings.update, paths.settings_path()))
+    app = screen(_backend(servers), store, saved, options, keep=partial(settings.update, paths.settings_path()))
     app.run()
     store.close()
     return app.return_code or 0
+
+
+def _screen() -> type[QwenChat]:
+    with without_palette():
+        from chatapp.app import QwenChat
+
+        return QwenChat
 
 
 def _answer(arguments: Arguments, options: ChatOptions, servers: Mapping[str, profiles.Profile]) -> int:

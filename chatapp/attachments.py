@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 
 from chatapp.sanitize import clean_line
+from runtime.quick_dataclass import dataclass
 
 _HEAD = re.compile(r"\n\nFile ([^\n]+):\n(`{3,})[^\n`]*\n")
 _LANGUAGE = re.compile(r"\.(\w{1,12})")

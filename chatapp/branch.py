@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from chatapp.store import Conversation, Node, Status, Store, StoreError
 from chatapp.thread import messages, system_prompt
 from chatapp.tree import Tree, Twig
 from runtime.protocol import Message, Role
+from runtime.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
@@ -43,6 +44,8 @@ from chatapp.waiting import Waiting
 if TYPE_CHECKING:
     from chatapp.blocks import ReplyBlock
 
+LATER_STYLES = Path(__file__).with_name("later.tcss")
+"""The styles of all that the first paint does not show."""
 QUIT_SECONDS = 3.0
 """How long a second Ctrl+C still quits."""
 
@@ -131,7 +134,12 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
         self.composer.focus()
         self._watch_turns()
         # The rest waits until all this is on the screen.
-        self.call_after_refresh(lambda: self.run_worker(self._start(), group="turns", exit_on_error=False))
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self.app.stylesheet.read(LATER_STYLES)  # none of them is for what is there already
+        self.app.stylesheet.parse()
+        self.run_worker(self._start(), group="turns", exit_on_error=False)
 
     # What the user does.
 

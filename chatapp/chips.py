@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from chatapp import files
@@ -12,6 +11,7 @@ from chatapp.attachments import Attached, attach, detach, tokens
 from chatapp.figures import count, plural, size
 from chatapp.files import FileError
 from chatapp.sanitize import clean
+from runtime.quick_dataclass import dataclass
 
 PASTE_LINES = 20
 PASTE_CHARACTERS = 2_000

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ from chatapp.options import ChatOptions, drafts
 from chatapp.remote import address
 from chatapp.remote.address import AddressError, is_address
 from chatapp.settings import Settings, SettingsError
+from runtime.quick_dataclass import dataclass
 
 MODEL_VARIABLE = "QWENCHAT_MODEL"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from chatapp.figures import count, percent, plural
 from chatapp.store import Node
 from chatapp.thread import kept, messages
 from runtime.protocol import Message
+from runtime.quick_dataclass import dataclass
 
 NEARLY_FULL = 0.85
 """The share from which on the user is told."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from runtime.protocol import Message
+from runtime.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from runtime.protocol import Load, Sampling
+from runtime.quick_dataclass import dataclass
 
 Ops = Literal["auto", "reference", "cpu", "triton"]
 KvType = Literal["auto", "q8"]

@@ -7,11 +7,11 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Self, cast
 
 from chatapp.log import Log
+from runtime.quick_dataclass import dataclass
 
 _MAX_LINE = 64 << 20  # bytes of a line without an end, after which it is no message
 _GRACE = 0.5  # seconds for the last output of a process that has ended

@@ -10,12 +10,13 @@ import tempfile
 import tomllib
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chatapp.options import Draft, KvType, Notify, NotifyWhen, Ops
 from runtime.protocol import Sampling
+from runtime.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     import tomlkit

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rich.cells import cell_len
 from textual.content import Content
 from textual.timer import Timer
@@ -11,6 +9,7 @@ from textual.widgets import Static
 
 from chatapp.figures import count, duration, percent, rate
 from chatapp.sanitize import clean_line
+from runtime.quick_dataclass import dataclass
 
 METER = 10
 """Columns of the bar that shows how full the context is."""

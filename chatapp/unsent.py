@@ -7,10 +7,10 @@ conversation.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from chatapp.records import first_words, storable
 from chatapp.store import Store
+from runtime.quick_dataclass import dataclass
 
 WINDOW = "window-"
 """Begins the name that a living window claims."""

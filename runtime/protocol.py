@@ -12,9 +12,10 @@ import json
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from runtime.quick_dataclass import dataclass
 
 Role = Literal["system", "user", "assistant"]
 Channel = Literal["thinking", "answer"]

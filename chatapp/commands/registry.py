@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
+
+from runtime.quick_dataclass import dataclass
 
 
 class CommandError(Exception):

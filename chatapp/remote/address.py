@@ -9,9 +9,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Container
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
+
+from runtime.quick_dataclass import dataclass
 
 _PROFILE = "server:"
 _ENDPOINTS = ("/chat/completions", "/models", "/completions")

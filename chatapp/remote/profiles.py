@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from chatapp.remote.address import AddressError, base_url
+from runtime.quick_dataclass import dataclass
 
 TABLE = "servers"
 TIMEOUT = 300.0

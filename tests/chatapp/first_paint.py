@@ -7,13 +7,15 @@ import json
 import sys
 from pathlib import Path
 
-import textual.css.stylesheet
-from textual.drivers.headless_driver import HeadlessDriver
-
 from chatapp import __main__ as program
 from chatapp.options import ChatOptions
 from chatapp.settings import Settings
 from chatapp.store import Store
+
+QwenChat = program._screen()
+
+import textual.css.stylesheet  # noqa: E402
+from textual.drivers.headless_driver import HeadlessDriver  # noqa: E402
 
 parsed: list[str] = []
 ours = Path(program.__file__).with_name("app.tcss").read_text("utf-8")
@@ -49,8 +51,6 @@ class Painted(HeadlessDriver):
 def main(folder: Path) -> None:
     textual.css.stylesheet.parse = counted  # type: ignore[assignment]
     store = Store(folder / "conversations.db")
-    from chatapp.app import QwenChat
-
     app = QwenChat(program._backend({}), store, Settings(), ChatOptions())
     app.driver_class = Painted
     asyncio.run(app.run_async(size=(100, 30)))

