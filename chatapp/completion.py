@@ -17,6 +17,7 @@ from textual.widgets import Static
 from chatapp import commands, files
 from chatapp.chips import mention
 from chatapp.sanitize import clean_line
+from runtime import quick_dataclass
 
 SHOWN = 8
 FRESH_SECONDS = 10.0
@@ -26,7 +27,7 @@ _MENTION = re.compile(r'(?<![\w@/.])@("?)([^\s"@]*|(?<=")[^"\n@]*)$')
 _WORD = re.compile(r"/([A-Za-z]+) +(\S*)$")
 
 
-@dataclass(frozen=True, slots=True)
+@quick_dataclass.dataclass(frozen=True, slots=True)
 class Completion:
     """`text` takes the place of the unfinished word; `whole`: nothing is missing then."""
 

@@ -56,19 +56,15 @@ class Composer(TextArea):
 
         text: str
 
-    @dataclass
     class Recalled(Message):
         """Up in an empty composer: whoever holds queued messages may hand the last one back."""
 
-    @dataclass
     class Nothing(Message):
         """Enter with nothing written: whoever holds messages back may let them go."""
 
-    @dataclass
     class Editing(Message):
         """Ctrl+X Ctrl+E, as in a shell: the user's editor is wanted."""
 
-    @dataclass
     class Left(Message):
         """Tab, where there is nothing to complete."""
 

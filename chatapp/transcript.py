@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from chatapp.blocks import ReplyBlock
 
 SHOWN = 30
-"""Blocks that are mounted when a conversation opens."""
+"""Blocks that are mounted at most when a conversation opens: as many as fill a few screens."""
+TALL = 90
+"""Rows that they take together, at a guess, if the screen is not very tall."""
+MOST_ROWS = 25
+"""A block is not taken for taller than this: it may be folded."""
 MOST = 60
 """Blocks that are mounted at most while the view follows the end."""
 PAGE = 20
@@ -128,12 +132,33 @@ class Transcript(VerticalScroll, PlainContainer):
             await self.remove_children(self.blocks)
             self._entries = [Entry.later(each) if isinstance(each, Block) else each for each in entries]
             self.anchor(False)
-            await self.mount(*[entry.made() for entry in self._entries[-SHOWN:]])
+            await self.mount(*[entry.made() for entry in self._last()])
             self._tell()
+        self.call_after_refresh(self._fill)
         wanted = next((entry for entry in self._entries if at is not None and entry.node == at), None)
         if wanted is not None:
             block = await self.reach(wanted)
             self.call_after_refresh(lambda: self.bring(block, 0, height=block.size.height))
+
+    def _last(self) -> list[Entry]:
+        """The last entries, enough to fill a few screens."""
+        wanted = max(TALL, 3 * self.size.height)
+        count = 0
+        for entry in reversed(self._entries[-SHOWN:]):
+            if wanted <= 0:
+                break
+            count += 1
+            wanted -= min(_rows(entry), MOST_ROWS)
+        return self._entries[len(self._entries) - count :]
+
+    async def _fill(self) -> None:
+        """Mount older blocks if those that are mounted turn out to leave room."""
+        entries = self.entries
+        top = next((place for place, entry in enumerate(entries) if entry.block is not None), 0)
+        if top and self.max_scroll_y <= 0 and not self._loading:
+            await self.mount_all([entry.made() for entry in entries[max(top - PAGE, 0) : top]], after=self._marker)
+            self._tell()
+            self.call_after_refresh(self._fill)
 
     def add(self, block: Block) -> AwaitMount:
         """Append a block at the end; awaiting it is only needed to use its widgets at once."""
@@ -315,6 +340,11 @@ class Transcript(VerticalScroll, PlainContainer):
             self.call_later(self.load_earlier)
         elif new_value > old_value and self._gap.display and self._gap.region.overlaps(self.region):
             self.call_later(self.load_between)
+
+
+def _rows(entry: Entry) -> int:
+    """About how many rows a block takes, the blank one below it included; three for one that says little."""
+    return 2 + sum(1 + len(line) // 100 for line in entry.texts[0].split("\n")) if entry.texts else 3
 
 
 class HiddenMarker(Static):

@@ -40,7 +40,7 @@ def _equipped(cls: type[Any], eq: bool) -> type[Any]:
     defaults = {field.name: field.default for field in fields if field.default is not MISSING}
     places: tuple[str, ...] = cls.__match_args__
 
-    def __init__(self: Any, /, *values: Any, **named: Any) -> None:
+    def init(self: Any, /, *values: Any, **named: Any) -> None:
         if len(values) > len(places):
             raise TypeError(f"{cls.__name__} takes {len(places)} values, not {len(values)}")
         for name, value in zip(places, values, strict=False):
@@ -62,29 +62,39 @@ def _equipped(cls: type[Any], eq: bool) -> type[Any]:
     def values_of(self: Any) -> Iterator[Any]:
         return (getattr(self, name) for name in names)
 
-    def __repr__(self: Any) -> str:
+    def show(self: Any) -> str:
         return f"{cls.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
-    def __eq__(self: Any, other: object) -> bool:
+    def equal(self: Any, other: object) -> bool:
         return tuple(values_of(self)) == tuple(values_of(other)) if other.__class__ is cls else NotImplemented
 
-    def __hash__(self: Any) -> int:
+    def number(self: Any) -> int:
         return hash(tuple(values_of(self)))
 
-    def __setattr__(self: Any, name: str, value: object) -> Never:
+    def refuse_set(self: Any, name: str, value: object) -> Never:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
-    def __delattr__(self: Any, name: str) -> Never:
+    def refuse_delete(self: Any, name: str) -> Never:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
-    def __getstate__(self: Any) -> list[Any]:
+    def state_of(self: Any) -> list[Any]:
         return list(values_of(self))
 
-    def __setstate__(self: Any, state: list[Any]) -> None:
+    def restore(self: Any, state: list[Any]) -> None:
         for name, value in zip(names, state, strict=True):
             write[name](self, value)
 
-    methods = [__init__, __repr__, __setattr__, __delattr__, __getstate__, __setstate__]
-    for method in [*methods, __eq__, __hash__] if eq else methods:
-        setattr(cls, method.__name__, method)
+    methods: dict[str, Callable[..., Any]] = {
+        "__init__": init,
+        "__repr__": show,
+        "__setattr__": refuse_set,
+        "__delattr__": refuse_delete,
+        "__getstate__": state_of,
+        "__setstate__": restore,
+    }
+    if eq:
+        methods |= {"__eq__": equal, "__hash__": number}
+    for name, method in methods.items():
+        method.__name__ = name
+        setattr(cls, name, method)
     return cls

@@ -40,6 +40,16 @@ class Painted(HeadlessDriver):
             found = {
                 "modules": sorted(sys.modules),
                 "parsed": sorted(map(parsed.count, parsed)),
+                "characters": sum(map(len, set(parsed))),
+                "compiled": sorted(
+                    f"{name}.{each.__qualname__}"
+                    for name, module in list(sys.modules.items())
+                    if name.startswith(("chatapp.", "runtime."))
+                    for each in vars(module).values()
+                    if isinstance(each, type) and each.__module__ == name
+                    # what the standard decorator has compiled comes from no file
+                    if "__dataclass_fields__" in vars(each) and each.__init__.__code__.co_filename == "<string>"
+                ),
                 "parsed_ours": sum(css == ours for css in parsed),
                 "widgets": len(app.screen.walk_children()),
                 "opened": app.chat.opened.is_set(),  # type: ignore[attr-defined]

@@ -37,7 +37,7 @@ async def test_frames_and_long_conversations_are_measured() -> None:
     assert len(times) == 4  # 490 characters
     assert all(0 < each < 5 for each in times)
     assert 0 < processor < seconds + 0.1 < 10
-    assert earlier == 30
+    assert 30 <= earlier < 60
 
 
 def test_the_engine_of_the_measure_streams_until_it_is_told_to_stop() -> None:

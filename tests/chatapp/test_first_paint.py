@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_backend import FakeBackend
+from harness import running
+from textual.dom import DOMNode
+
+from chatapp.block import Block
+from chatapp.welcome import Welcome
 
 # What only later screens, replies, files and servers need.
 LATER = {
@@ -28,7 +34,12 @@ LATER = {
     "rich.markdown",
     "rich.syntax",
     "rich.progress",
+    "textual.command",
+    "textual.widgets._input",
     "textual.widgets._markdown",
+    "textual.widgets._option_list",
+    "textual.widgets._select",
+    "textual.widgets._tree",
     "textual.widgets._data_table",
     "chatapp.blocks",
     "chatapp.cache",
@@ -48,6 +59,7 @@ LATER = {
     "chatapp.parse",
     "chatapp.picker",
     "chatapp.remote.backend",
+    "chatapp.row_styles",
     "chatapp.rows_view",
     "chatapp.search",
     "chatapp.search_bar",
@@ -79,8 +91,36 @@ def test_the_style_sheets_are_read_once(painted: dict[str, Any]) -> None:
     assert painted["parsed_ours"] == 1
     assert len(painted["parsed"]) <= 18  # those of the widgets that are there; one stands at two places
     assert painted["parsed"].count(1) >= len(painted["parsed"]) - 2
+    assert painted["characters"] <= 9_000  # all styles of the chat are twice that
+
+
+def test_few_classes_have_methods_compiled_for_them(painted: dict[str, Any]) -> None:
+    # Those of which there are thousands, and those that are neither frozen nor many.
+    assert set(painted["compiled"]) <= {
+        *("chatapp.records.Conversation", "chatapp.records.Node", "chatapp.tree.Twig"),
+        *("chatapp.local._Load", "chatapp.local._Question", "chatapp.local._Request"),
+    }
 
 
 def test_few_widgets_are_made_and_no_conversation_is_read(painted: dict[str, Any]) -> None:
     assert painted["widgets"] <= 20
     assert not painted["opened"]
+
+
+async def test_the_styles_that_come_later_change_nothing_on_the_first_screen(tmp_path: Path) -> None:
+    async with running(FakeBackend(), tmp_path) as chat:
+        sheet = chat.app.stylesheet
+        later = {key: source for key, source in sheet.source.items() if key[0].endswith("later.tcss")}
+        assert later
+        first = [each for each in chat.screen.walk_children(with_self=True) if not is_later(each)]
+        styles = {each: dict(each.styles.get_rules()) for each in first}
+        for key in later:
+            del sheet.source[key]
+        sheet.parse()
+        sheet.update_nodes(first)
+        assert {each: dict(each.styles.get_rules()) for each in first} == styles
+
+
+def is_later(node: DOMNode) -> bool:
+    """Whether it came with the conversation."""
+    return any(isinstance(each, Welcome | Block) for each in node.ancestors_with_self)

@@ -15,12 +15,12 @@ from chatapp.transcript import MOST, PAGE, SHOWN
 LONG = "".join(f"Line {number} of the reply.\n\n" for number in range(60))
 
 
-def saved(path: Path, turns: int) -> str:
+def saved(path: Path, turns: int, more: str = "") -> str:
     store = Store(path / "conversations.db")
     conversation, parent = store.create(), None
     for number in range(turns):
-        parent = store.add(conversation.id, parent, "user", f"question {number}").id
-        parent = store.add(conversation.id, parent, "assistant", f"answer {number}").id
+        parent = store.add(conversation.id, parent, "user", f"question {number}{more}").id
+        parent = store.add(conversation.id, parent, "assistant", f"answer {number}{more}").id
     store.close()
     return conversation.id
 
@@ -108,6 +108,29 @@ class TestLongConversations:
             await chat.until(lambda: "answer 59" in chat.text())
             assert len(chat.screen.transcript.blocks) == SHOWN
             assert chat.screen.transcript.earlier == 120 - SHOWN
+
+    @here("it asks for no reply")
+    async def test_of_long_messages_those_that_fill_a_few_screens_are_mounted(self, tmp_path: Path) -> None:
+        options = ChatOptions(conversation_id=saved(tmp_path, 20, "\n\nline" * 20))
+        async with running(FakeBackend(), tmp_path, options) as chat:
+            await chat.until(lambda: chat.screen.transcript.max_scroll_y > 0)
+            await chat.pilot.pause()
+            transcript = chat.screen.transcript
+            assert 3 <= len(transcript.blocks) <= 6
+            assert "answer 19" in transcript.entries[-1].texts[0]
+            assert transcript.virtual_size.height > 2 * transcript.size.height
+            await chat.pilot.press("ctrl+home")
+            await chat.until(lambda: len(transcript.blocks) >= PAGE)
+
+    @here("it asks for no reply")
+    async def test_messages_that_take_fewer_rows_than_they_have_lines_fill_the_screen_all_the_same(
+        self, tmp_path: Path
+    ) -> None:
+        options = ChatOptions(conversation_id=saved(tmp_path, 50, " a\n" * 60))
+        async with running(FakeBackend(), tmp_path, options, size=(100, 80)) as chat:
+            transcript = chat.screen.transcript
+            await chat.until(lambda: transcript.max_scroll_y > 0 and transcript.at_end)
+            assert 0 < transcript.earlier < 100
 
     @here("it asks for no reply")
     async def test_older_ones_come_when_the_beginning_is_reached_and_nothing_jumps(self, tmp_path: Path) -> None:

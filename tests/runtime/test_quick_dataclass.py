@@ -1,0 +1,105 @@
+"""Classes made by the quick decorator do what those of the standard one do."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chatapp import cli, options, settings
+from chatapp.status import Status
+from runtime import protocol, quick_dataclass
+
+CLASSES = [
+    *(each for _, each in inspect.getmembers(protocol, dataclasses.is_dataclass)),
+    *(options.ChatOptions, settings.Settings, cli.Arguments, Status),
+]
+DEFAULTS = {"int": 3, "str": "words", "bool": True, "float": 0.5}
+
+
+def twin(cls: Any) -> Any:
+    """The same fields through the standard decorator."""
+    made = []
+    for field in dataclasses.fields(cls):
+        own = dataclasses.field(default=field.default, default_factory=field.default_factory, kw_only=field.kw_only)
+        made.append((field.name, field.type, own))
+    return dataclasses.make_dataclass(cls.__name__, made, frozen=True)
+
+
+def values(cls: Any) -> dict[str, Any]:
+    return {each.name: DEFAULTS.get(str(each.type), ("x",)) for each in dataclasses.fields(cls)}
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_it_is_made_shown_compared_and_replaced_as_ever(cls: Any) -> None:
+    standard, given = twin(cls), values(cls)
+    ours, theirs = cls(**given), standard(**given)
+    assert repr(ours) == repr(theirs)
+    assert cls.__match_args__ == standard.__match_args__
+    assert ours == cls(**given)
+    assert ours != theirs
+    assert hash(ours) == hash(cls(**given)) == hash(theirs)
+    assert dataclasses.asdict(ours) == dataclasses.asdict(theirs)
+    assert pickle.loads(pickle.dumps(ours)) == copy.copy(ours) == copy.deepcopy(ours) == ours
+    for name in given:
+        changed = dataclasses.replace(ours, **{name: "other"})
+        assert getattr(changed, name) == "other"
+        assert changed != ours
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(ours, name, "other")
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            delattr(ours, name)
+    needed = {each.name for each in dataclasses.fields(standard) if is_needed(each)}
+    least = {name: given[name] for name in needed}
+    assert dataclasses.asdict(cls(**least)) == dataclasses.asdict(standard(**least))
+
+
+def is_needed(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+@quick_dataclass.dataclass(frozen=True, slots=True)
+class Pair:
+    left: int
+    right: list[int] = dataclasses.field(default_factory=list)
+
+
+@quick_dataclass.dataclass(frozen=True, slots=True, eq=False)
+class Same:
+    value: int
+
+
+def test_each_instance_gets_a_default_of_its_own() -> None:
+    assert Pair(1).right is not Pair(1).right
+
+
+def test_without_eq_only_the_same_one_is_equal() -> None:
+    one = Same(1)
+    assert one == one
+    assert one != Same(1)
+    assert {one: 1}[one] == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Pair(),
+        lambda: Pair(1, [], 2),  # type: ignore[call-arg]
+        lambda: Pair(1, left=2),  # type: ignore[misc]
+        lambda: Pair(1, middle=2),  # type: ignore[call-arg]
+        lambda: settings.Settings("model"),  # type: ignore[misc]
+    ],
+)
+def test_what_does_not_fit_the_fields_raises(call: Callable[[], object]) -> None:
+    with pytest.raises(TypeError):
+        call()
+
+
+def test_what_it_cannot_make_is_refused() -> None:
+    with pytest.raises(TypeError, match="frozen"):
+        quick_dataclass.dataclass(frozen=False, slots=True)
