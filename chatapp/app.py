@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -33,6 +34,9 @@ from themes import DEFAULT, OwnThemes, load_theme, load_themes
 
 LOOK_SECONDS = 1.0
 """Between two looks whether a theme of the user's has been written."""
+GARBAGE = 1_500, 6, 200
+"""When to look for garbage, as `gc.set_threshold` takes it. A frame makes a thousand objects: a look at all that have
+come since the start is rare, and a look at the young ones takes a small part of a frame."""
 _PATIENCE = 6.0
 """Seconds to leave in good order once the terminal is gone."""
 
@@ -124,7 +128,8 @@ class QwenChat(App[None]):
         return self.chat
 
     def on_mount(self) -> None:
-        self.call_after_refresh(self.run_worker, _warm_up, thread=True, exit_on_error=False)
+        warm_up = partial(_warm_up, not self.is_headless)
+        self.call_after_refresh(self.run_worker, warm_up, thread=True, exit_on_error=False)
         if self.settings.reduced_motion:
             self.chat.call_after_refresh(self.chat.keep_still, True)
         if self.settings.keys:
@@ -173,11 +178,12 @@ class QwenChat(App[None]):
 def _collect_from_here() -> None:
     """What is here now stays until the end: a collection that walks through it stops the drawing for a while."""
     gc.freeze()
+    gc.set_threshold(*GARBAGE)
     gc.enable()
 
 
-def _warm_up() -> None:
-    """Import what the first reply and the first look around need, beside the drawing."""
+def _warm_up(stays: bool) -> None:
+    """Import what the first reply and the first look around need, beside the drawing; all of that `stays` too."""
     for name in (
         "history",
         "parse",
@@ -191,3 +197,5 @@ def _warm_up() -> None:
         "search",
     ):
         importlib.import_module(f"chatapp.{name}")
+    if stays:
+        gc.freeze()

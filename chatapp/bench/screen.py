@@ -123,14 +123,17 @@ async def on_paper(work: Callable[[Screen], Awaitable[T]]) -> T:
         async def pilot(_: Pilot[object]) -> None:
             try:
                 await app.chat.opened.wait()
-                gc.collect()
-                gc.freeze()
+                await app.workers.wait_for_complete([each for each in app.workers if each.node is app])
                 done.append(await work(Screen(app, store)))
             finally:
-                gc.unfreeze()
                 app.exit()
 
-        await app.run_async(size=SIZE, auto_pilot=pilot)
+        thresholds = gc.get_threshold()
+        try:
+            await app.run_async(size=SIZE, auto_pilot=pilot)
+        finally:  # the chat is not at home in this process
+            gc.set_threshold(*thresholds)
+            gc.unfreeze()
         store.close()
     if not done:
         raise NoMeasureError("The chat ended by itself.")

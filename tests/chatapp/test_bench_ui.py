@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
 
 import pytest
+from textual.strip import Strip
 
 from chatapp.bench import screen, ui
 from chatapp.bench.ui import Figure, Report
+from chatapp.blocks import ReplyBlock
+from chatapp.rows_view import RowsView
 from runtime import protocol
 from runtime.protocol import Cancel, Delta, Finished, Generate, Load, Message, Ready
 
@@ -38,6 +42,45 @@ async def test_frames_and_long_conversations_are_measured() -> None:
     assert all(0 < each < 5 for each in times)
     assert 0 < processor < seconds + 0.1 < 10
     assert 30 <= earlier < 60
+
+
+async def test_a_frame_of_a_long_fence_draws_what_is_new_and_nobody_looks_at_all_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = [0]  # rows, by frame; the first is what comes before
+    looks: list[int] = []
+    draw = RowsView._draw
+
+    def counted(view: RowsView, y: int, width: int) -> Strip:
+        drawn[-1] += 1
+        return draw(view, y, width)
+
+    def look(phase: str, found: dict[str, int]) -> None:
+        if phase == "start":
+            looks.append(found["generation"])
+
+    async def work(paper: screen.Screen) -> None:
+        start, unit, full = screen.CASES["fence"]
+        text = start + unit * (full // len(unit))
+        reply = ReplyBlock()
+        await paper.app.chat.transcript.add(reply)
+        gc.callbacks.append(look)
+        try:
+            for at in range(0, len(text), screen.PIECE):
+                drawn.append(0)
+                reply.feed("answer", text[at : at + screen.PIECE], 40)
+                paper.drawn.clear()
+                await reply.draw()
+                await paper.drawn.wait()
+        finally:
+            gc.callbacks.remove(look)
+
+    monkeypatch.setattr(RowsView, "_draw", counted)
+    await screen.on_paper(work)
+    assert len(drawn) > 180
+    assert max(drawn[1:]) <= 8  # a piece has three lines and a half
+    assert 0 < len(looks) < 2 * len(drawn)
+    assert looks.count(2) == 0
 
 
 def test_the_engine_of_the_measure_streams_until_it_is_told_to_stop() -> None:

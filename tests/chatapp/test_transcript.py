@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 from fake_backend import FakeBackend, Gate, say
 from harness import Chat, here, running
+from textual.css.stylesheet import Stylesheet
+from textual.dom import DOMNode
+from textual.widget import Widget
 
 from chatapp.blocks import ReplyBlock, UserBlock
 from chatapp.options import ChatOptions
@@ -171,3 +176,27 @@ async def test_a_reply_that_left_the_screen_comes_back_as_it_was(tmp_path: Path)
         chat.screen.transcript.add(reply.fresh())
         await chat.until(lambda: "thought 3.0 s · 7 tokens" in chat.text())
         assert [line for line in chat.lines() if line.strip()] == before
+
+
+@here("it asks for no reply")
+async def test_the_looks_of_the_rows_are_not_looked_up_for_each_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes: list[DOMNode] = []
+    apply = Stylesheet.apply
+
+    def counted(sheet: Stylesheet, node: DOMNode, *rest: Any, **named: Any) -> None:
+        nodes.append(node)
+        apply(sheet, node, *rest, **named)
+
+    async with running(FakeBackend(), tmp_path, ChatOptions()) as chat:
+        key = saved(tmp_path, 30, "\n\n**bold** `code`\n\n```python\nx = 1\n```")
+        monkeypatch.setattr(Stylesheet, "apply", counted)
+        await chat.screen.switch_to(key)
+        await chat.until(lambda: "answer 29" in chat.text())
+        await chat.pilot.pause()
+        parts = [str(each.classes) for each in nodes if not isinstance(each, Widget)]
+        rows = [each for each in parts if "rows--" in each]
+        assert rows
+        assert len(rows) == len(set(rows))  # each at most once, however many blocks have it
+        assert len(nodes) < 8 * len(chat.screen.transcript.blocks)
