@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -20,9 +21,10 @@ from kernels.op import OpTable
 from kernels.quant_matmul import embedding
 from kernels.quants import QUANTS, QuantTensor
 from kernels.table import FUSED, OPS
-from kernels.triton.ahead import TARGETS, Compiled, Kernel, compile_for, kernels_of
+from kernels.triton.ahead import TARGETS, Compiled, Kept, Kernel, kernels_of, table
 from kernels.triton.card import Card, Launch
 from kernels.triton.layouts import LAYOUTS
+from kernels.triton.tiles import Tiles, tiles_of
 from runtime.cache import KVType
 from runtime.graphs import step
 from runtime.models.config import DeltaNetConfig, ModelConfig, MoEConfig, RopeConfig
@@ -115,8 +117,8 @@ class Shaped:
     weights: ShapedWeights
 
     @classmethod
-    def of(cls, config: ModelConfig, mix: Mix = q4_k_m) -> Shaped:
-        card = Card.notes()
+    def of(cls, config: ModelConfig, mix: Mix = q4_k_m, target: str = "sm_90") -> Shaped:
+        card = Card.notes(target)
         weights = ShapedWeights(config, mix, tied=config.hidden <= 2560 and not config.moe)
         return cls(Qwen35(weights, weights, config, OpTable("triton", card=card)), card, weights)
 
@@ -162,17 +164,17 @@ def decode_bytes(shaped: Shaped, context: int, kv: KVType = "f32") -> float:
     return weights + config.attention_layers * row * (context + 1) + states
 
 
-def every_launch(names: Sequence[str] = ("4b", "35b-a3b")) -> Iterator[Launch]:
-    """Of the models in Q4_K_M: steps without and with drafts, few rows and many, both types of cache; products of one
-    row, a few and many with every type of weights; and the kernels of ops that these do without."""
-    shaped = [Shaped.of(SHAPES[name]) for name in names]
+def every_launch(target: str = "sm_90", names: Sequence[str] = ("4b", "35b-a3b")) -> Iterator[Launch]:
+    """On a card, of the models in Q4_K_M: steps without and with drafts, few rows and many, both types of cache;
+    products of one row, a few and many with every type of weights; and the kernels of ops that these do without."""
+    shaped = [Shaped.of(SHAPES[name], target=target) for name in names]
     for model in shaped:
         yield from model.step(0)
         yield from model.step(3)
         yield from model.prefill(512, 512)
     yield from shaped[0].prefill(512, 512, kv="q8")
     yield from shaped[0].step(3, kv="q8")
-    card = Card.notes()
+    card = Card.notes(target)
     table = OpTable("triton", card=card)
     norm = torch.empty(2560, device=_META)
     for type_ in LAYOUTS:
@@ -200,31 +202,42 @@ def report() -> Iterator[str]:
             yield f"{name:10} {drafts:6} {len(launches):8} {nbytes / 1e9:7.3f} {part}"
 
 
-def compile_all(targets: Sequence[str], only: str = "") -> Iterator[tuple[str, Kernel, Compiled]]:
-    """Every kernel of `every_launch` whose name has `only` in it, for each of the targets."""
-    for kernel in kernels_of(every_launch()):
-        if only in kernel.name:
-            for target in targets:
-                yield target, kernel, compile_for(kernel, target)
+def compile_all(
+    targets: Sequence[str], only: Sequence[str] = (), kept: Kept | None = None
+) -> Iterator[tuple[str, Kernel, Compiled]]:
+    """Every kernel of `every_launch` in whose name one of `only` occurs, for each of the targets."""
+    kept, by_tiles = kept or Kept(None), dict[Tiles, list[Kernel]]()
+    for target in targets:
+        tiles = tiles_of(target)
+        if tiles not in by_tiles:
+            by_tiles[tiles] = kernels_of(every_launch(target))
+        for kernel in by_tiles[tiles]:
+            if not only or any(part in kernel.name for part in only):
+                yield target, kernel, kept.compile_for(kernel, target)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m runtime.shapes", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--compile", nargs="*", metavar="CARD", help=", ".join(TARGETS))
-    parser.add_argument("--only", default="", metavar="TEXT", help="kernels whose name or constants have this in them")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="TEXT", help="kernels in whose name or constants it is"
+    )
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="results are kept here, and a later run goes on")
     options = parser.parse_args()
     if options.compile is None:
         print(*report(), sep="\n")
         return 0
     if unknown := set(options.compile) - set(TARGETS):
         parser.error(f"no such card: {', '.join(unknown)}; known are {', '.join(TARGETS)}")
-    bad = 0
+    bad, found = 0, []
     print(f"{'card':8} {'registers':>9} {'spilled':>7} {'shared':>6}  kernel")
-    for target, kernel, found in compile_all(options.compile or list(TARGETS), options.only):
-        wrong = found.spills > 0 or found.shared > TARGETS[target][3]
+    for target, kernel, one in compile_all(options.compile or list(TARGETS), options.only, Kept(options.keep)):
+        found.append((target, kernel, one))
+        wrong = one.spills > 0 or one.shared > TARGETS[target][3]
         bad += wrong
         mark = " !" if wrong else ""
-        print(f"{target:8} {found.registers:9} {found.spills:7} {found.shared:6}  {kernel.name}{mark}", flush=True)
+        print(f"{target:8} {one.registers:9} {one.spills:7} {one.shared:6}  {kernel.name}{mark}", flush=True)
+    print(*table(found), sep="\n")
     print(f"{bad} of them spill, or want more memory than there is." if bad else "None spills.")
     return min(bad, 1)
 

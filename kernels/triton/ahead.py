@@ -6,11 +6,13 @@ machine code for AMD. Not for a process whose kernels are interpreted.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,31 @@ class Kernel:
         """The kernel and its constants in short."""
         told = " ".join(f"{key}={_short(value)}" for key, value in self.constants)
         return f"{self.function.fn.__name__} {told} warps={self.warps}"
+
+    @property
+    def family(self) -> str:
+        name = self.function.fn.__name__
+        if name in _FEW and dict(self.constants)["PRECISION"] == "bf16":
+            return "products of many rows"
+        return next((family for family, names in _FAMILIES.items() if name in names), "the rest")
+
+    def key(self, target: str) -> str:
+        """Of what compiling it for the target depends on: its source, its specialisation, and Triton."""
+        import triton
+
+        told = self.function.cache_key, self.signature, self.constants, self.aligned, self.warps
+        return hashlib.sha256(repr((told, target, triton.__version__)).encode()).hexdigest()
+
+
+_FEW = ("matmul", "matmul_swiglu", "few_up", "few_down")
+_FAMILIES = {
+    "products of one row": ("gemv", "gemv_swiglu", "one_up", "one_down"),
+    "products of 2 to 8 rows": _FEW,
+    "products of many rows": ("many",),
+    "attention": ("attend", "combine", "prepare"),
+    "delta rule": ("step", "recurrent", "chunk_errors", "chunk_scan"),
+    "choice of a token": ("shortlist", "pick"),
+}
 
 
 @dataclass(frozen=True)
@@ -96,6 +123,50 @@ def _kernel(launch: Launch) -> Kernel:
             if value % 16 == 0:
                 aligned.append(index)
     return Kernel(launch.kernel, tuple(signature), tuple(sorted(constants.items())), tuple(aligned), launch.warps)
+
+
+class Kept:
+    """Results in a file of JSON lines, from which a later run goes on; several processes may write to it at once."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self._found = path, dict[str, Compiled]()
+        if path and path.exists():
+            for line in path.read_text().splitlines():
+                told = json.loads(line)
+                self._found[told["key"]] = Compiled(*(told[name] for name in ("registers", "spills", "shared")))
+
+    def compile_for(self, kernel: Kernel, target: str) -> Compiled:
+        """Raises what Triton raises."""
+        key = kernel.key(target)
+        if key not in self._found:
+            self._found[key] = found = compile_for(kernel, target)
+            if self._path:
+                with self._path.open("a") as file:
+                    file.write(
+                        json.dumps({"target": target, "kernel": kernel.name, **asdict(found), "key": key}) + "\n"
+                    )
+        return self._found[key]
+
+
+def table(found: Iterable[tuple[str, Kernel, Compiled]]) -> Iterator[str]:
+    """By family and card: the most registers of a thread, the most shared memory of a block, and bytes spilled."""
+    cells: dict[str, dict[str, list[Compiled]]] = {}
+    for target, kernel, compiled in found:
+        cells.setdefault(kernel.family, {}).setdefault(target, []).append(compiled)
+    targets = list(dict.fromkeys(target for row in cells.values() for target in row))
+    yield "| | " + " | ".join(targets) + " |"
+    yield "|---" * (len(targets) + 1) + "|"
+    for family in (*_FAMILIES, "the rest"):
+        if row := cells.get(family):
+            yield f"| {family} | " + " | ".join(_cell(row.get(target, [])) for target in targets) + " |"
+
+
+def _cell(found: list[Compiled]) -> str:
+    if not found:
+        return ""
+    spills = sum(compiled.spills for compiled in found)
+    most = f"{max(c.registers for c in found)}, {max(c.shared for c in found) / 1024:.0f} kB"
+    return f"{len(found)}: {most}" + (f", spills {spills}" if spills else "")
 
 
 def compile_for(kernel: Kernel, target: str) -> Compiled:

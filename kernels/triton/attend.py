@@ -45,12 +45,41 @@ def prepare(
 
 
 @triton.jit
+def _queries(Q, t, h, valid, d, qt, qh, D: tl.constexpr, AGAIN: tl.constexpr):
+    """Dimensions `d` of some rows, scaled. AGAIN: read each time, not held in registers."""
+    place = t[:, None] * qt + h[:, None] * qh + d[None, :]
+    q = tl.load(Q + place, mask=valid[:, None] & (d < D)[None, :], other=0.0, volatile=AGAIN)
+    return q * D**-0.5
+
+
+@triton.jit
+def _cached(
+    TABLE, SCALES, offset, scale_offset, place, scale_place, position, ok, d,
+    D: tl.constexpr, BLOCK: tl.constexpr, TYPE: tl.constexpr, Q8: tl.constexpr,
+):  # fmt: skip
+    """Dimensions `d` of a tile of keys or values, float32."""
+    x = tl.load(
+        address(TABLE, offset, position, BLOCK, TYPE) + place[:, None] + d[None, :],
+        mask=ok[:, None] & (d < D)[None, :], other=0,
+    ).to(tl.float32)  # fmt: skip
+    if Q8:
+        scale = address(SCALES, scale_offset, position, BLOCK, tl.float32)
+        x *= tl.load(scale + scale_place, mask=ok, other=0.0)[:, None]
+    return x
+
+
+@triton.jit
 def attend(
     Q, KEYS, VALUES, KS, VS, offset, scale_offset, hs, shs, START, PART, T, HQ, HKV, qt, qh,
     GROUP: tl.constexpr, SPLITS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TYPE: tl.constexpr,
-    Q8: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BP: tl.constexpr, BD: tl.constexpr,
+    Q8: tl.constexpr, PRECISION: tl.constexpr, TURNED: tl.constexpr, BM: tl.constexpr, BP: tl.constexpr,
+    BC: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """A part of the positions: per row Σ e^(s − m) v, m and Σ e^(s − m) into PART [T, HQ, SPLITS, D + 2]."""
+    """A part of the positions: per row Σ e^(s − m) v, m and Σ e^(s − m) into PART [T, HQ, SPLITS, D + 2].
+
+    Scores are summed over BC dimensions at a time. TURNED: positions and dimensions come first in products, rows last,
+    as in `matmul.some_rows`.
+    """
     first = tl.program_id(0) * BM
     kv, split = tl.program_id(1), tl.program_id(2)
     r = first + tl.arange(0, BM)
@@ -58,38 +87,54 @@ def attend(
     valid = r < T * GROUP
     d = tl.arange(0, BD)
     start = tl.load(START).to(tl.int32)
-    q = tl.load(Q + t[:, None] * qt + h[:, None] * qh + d[None, :], mask=valid[:, None] & (d < D)[None, :], other=0.0)
-    q *= D**-0.5
+    if BC == BD:
+        whole = _queries(Q, t, h, valid, d, qt, qh, D, False)
     end = start + tl.minimum((first + BM - 1) // GROUP + 1, T)
     share = tl.cdiv(tl.cdiv(end, SPLITS), BP) * BP
     low = split * share
     most = tl.full((BM,), -float("inf"), tl.float32)
     weight = tl.zeros((BM,), tl.float32)
-    total = tl.zeros((BM, BD), tl.float32)
+    if TURNED:
+        total = tl.zeros((BD, BM), tl.float32)
+    else:
+        total = tl.zeros((BM, BD), tl.float32)
     for position in range(low, tl.minimum(low + share, end), BP):
         at = position + tl.arange(0, BP)
-        ok = (at < end)[:, None] & (d < D)[None, :]
-        row = kv * hs + at % BLOCK * D
-        scale_row = kv * shs + at % BLOCK
-        k = tl.load(address(KEYS, offset, position, BLOCK, TYPE) + row[:, None] + d[None, :], mask=ok, other=0)
-        k = k.to(tl.float32)
-        if Q8:
-            scale = address(KS, scale_offset, position, BLOCK, tl.float32)
-            k *= tl.load(scale + scale_row, mask=at < end, other=0.0)[:, None]
-        scores = product(q, tl.trans(k), tl.zeros((BM, BP), tl.float32), PRECISION)
+        ok = at < end
+        row, scale_row = kv * hs + at % BLOCK * D, kv * shs + at % BLOCK
+        if TURNED:
+            scores = tl.zeros((BP, BM), tl.float32)
+        else:
+            scores = tl.zeros((BM, BP), tl.float32)
+        for c in tl.static_range(BD // BC):
+            part = c * BC + tl.arange(0, BC)
+            if BC == BD:
+                q = whole
+            else:
+                q = _queries(Q, t, h, valid, part, qt, qh, D, True)
+            k = _cached(
+                KEYS, KS, offset, scale_offset, row, scale_row, position, ok, part, D, BLOCK, TYPE, Q8
+            )  # fmt: skip
+            if TURNED:
+                scores = product(k, tl.trans(q), scores, PRECISION)
+            else:
+                scores = product(q, tl.trans(k), scores, PRECISION)
+        if TURNED:
+            scores = tl.trans(scores)
         scores = tl.where(at[None, :] <= start + t[:, None], scores, -float("inf"))
         now = tl.maximum(most, tl.max(scores, 1))
         base = tl.where(now == -float("inf"), 0.0, now)
         e = tl.exp(scores - base[:, None])
         fade = tl.exp(most - base)
-        v = tl.load(address(VALUES, offset, position, BLOCK, TYPE) + row[:, None] + d[None, :], mask=ok, other=0)
-        v = v.to(tl.float32)
-        if Q8:
-            scale = address(VS, scale_offset, position, BLOCK, tl.float32)
-            v *= tl.load(scale + scale_row, mask=at < end, other=0.0)[:, None]
-        total = product(e, v, total * fade[:, None], PRECISION)
+        v = _cached(VALUES, VS, offset, scale_offset, row, scale_row, position, ok, d, D, BLOCK, TYPE, Q8)
+        if TURNED:
+            total = product(tl.trans(v), tl.trans(e), total * fade[None, :], PRECISION)
+        else:
+            total = product(e, v, total * fade[:, None], PRECISION)
         weight = weight * fade + tl.sum(e, 1)
         most = now
+    if TURNED:
+        total = tl.trans(total)
     place = PART + ((t * HQ + h) * SPLITS + split) * (D + 2)
     tl.store(place[:, None] + d[None, :], total, mask=valid[:, None] & (d < D)[None, :])
     tl.store(place + D, most, mask=valid)

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from kernels.quants import QuantTensor
 from kernels.triton.layouts import LAYOUTS, Packed, pack
+from kernels.triton.tiles import Tiles, tiles_of
 
 Number = int | float | bool | str
 
@@ -42,6 +44,7 @@ class Card:
 
     device: torch.device
     way: Literal["compiled", "interpreted", "noted"]
+    target: str = "sm_90"  # the architecture, as `ahead.TARGETS` names it
     launches: list[Launch] = field(default_factory=list)
     _packed: dict[tuple[int, str, tuple[int, ...], tuple[int, ...]], tuple[QuantTensor, Packed]] = field(
         default_factory=dict
@@ -51,7 +54,7 @@ class Card:
     def here(cls, index: int = 0) -> Card:
         """This machine's GPU, or the interpreter. Raises ImportError where Triton is missing."""
         if torch.cuda.is_available():
-            return cls(torch.device("cuda", index), "compiled")
+            return cls(torch.device("cuda", index), "compiled", _architecture(index))
         return cls.interpreter()
 
     @classmethod
@@ -69,9 +72,13 @@ class Card:
         return cls(torch.device("cpu"), "interpreted")
 
     @classmethod
-    def notes(cls) -> Card:
-        """Runs nothing: to count launches and bytes, and to learn which kernels a model needs."""
-        return cls(torch.device("meta"), "noted")
+    def notes(cls, target: str = "sm_90") -> Card:
+        """Runs nothing: to count launches and bytes, and to learn which kernels a model needs on a card."""
+        return cls(torch.device("meta"), "noted", target)
+
+    @cached_property
+    def tiles(self) -> Tiles:
+        return tiles_of(self.target)
 
     def launch(
         self,
@@ -113,13 +120,20 @@ class Card:
         """How the matrix units multiply, as `matmul.product` knows it."""
         if self.way == "interpreted":
             return "ieee" if wanted == "exact" else "rounded"
-        return "bf16x3" if wanted == "exact" else "bf16"
+        return self.tiles.exact if wanted == "exact" else "bf16"
 
     def tile(self, wanted: int, size: int, least: int = 1) -> int:
         """The side of a tile: `wanted`, or where a program costs more than its work, as much as there is."""
         if self.way == "interpreted":
             wanted = 256
         return max(least, min(wanted, power_of_two(size)))
+
+
+def _architecture(index: int) -> str:
+    found = torch.cuda.get_device_properties(index)
+    if torch.version.hip:
+        return str(found.gcnArchName).split(":")[0]
+    return f"sm_{found.major}{found.minor}"
 
 
 def _key(weight: QuantTensor) -> tuple[int, str, tuple[int, ...], tuple[int, ...]]:

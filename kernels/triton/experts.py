@@ -103,7 +103,7 @@ def _sharers(IDS, pair, T, USED, BM: tl.constexpr, BU: tl.constexpr):
 def few_up(
     X, NORM, EPS, IDS, OUT, P0, P1, B0, B1, F, T, USED,
     K: tl.constexpr, K0: tl.constexpr, K1: tl.constexpr, NORMED: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BU: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+    TURNED: tl.constexpr, BM: tl.constexpr, BU: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
     """SwiGLU of a few tokens: the first pair with an expert does the work of all."""
     expert, t, slot, leads = _sharers(IDS, tl.program_id(1), T, USED, BM, BU)
@@ -111,8 +111,8 @@ def few_up(
         n = tl.program_id(0) * BN + tl.arange(0, BN)
         rows = expert * F + n
         at, chose = t.to(tl.int64), slot >= 0
-        gate, squares = some_rows(X, NORM, P0, B0, at, chose, rows, n < F, K, K0, NORMED, PRECISION, BM, BN, BJ)
-        up, _ = some_rows(X, NORM, P1, B1, at, chose, rows, n < F, K, K1, NORMED, PRECISION, BM, BN, BJ)
+        gate, squares = some_rows(X, NORM, P0, B0, at, chose, rows, n < F, K, K0, NORMED, PRECISION, TURNED, BM, BN, BJ)
+        up, _ = some_rows(X, NORM, P1, B1, at, chose, rows, n < F, K, K1, NORMED, PRECISION, TURNED, BM, BN, BJ)
         if NORMED:
             root = tl.rsqrt(squares / K + EPS)[:, None]
             gate *= root
@@ -125,14 +125,14 @@ def few_up(
 def few_down(
     X, IDS, OUT, P, B, H, T, USED,
     K: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BU: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+    TURNED: tl.constexpr, BM: tl.constexpr, BU: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
     """The same of the second product: OUT [pairs, H]."""
     expert, t, slot, leads = _sharers(IDS, tl.program_id(1), T, USED, BM, BU)
     if leads:
         n = tl.program_id(0) * BN + tl.arange(0, BN)
         pair, chose = (t * USED + slot).to(tl.int64), slot >= 0
-        y, _ = some_rows(X, X, P, B, pair, chose, expert * H + n, n < H, K, KIND, False, PRECISION, BM, BN, BJ)
+        y, _ = some_rows(X, X, P, B, pair, chose, expert * H + n, n < H, K, KIND, False, PRECISION, TURNED, BM, BN, BJ)
         tl.store(OUT + pair[:, None] * H + n[None, :], y, mask=chose[:, None] & (n < H)[None, :])
 
 
@@ -140,7 +140,7 @@ def few_down(
 def many(
     X, ORDER, EXPERTS, FIRST, LAST, OUT, P0, P1, B0, B1, N, USED, E,
     K: tl.constexpr, K0: tl.constexpr, K1: tl.constexpr, SWIGLU: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+    TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
     """BM pairs of one expert, of pairs sorted by expert: rows FIRST to LAST − 1 of ORDER.
 
@@ -155,11 +155,11 @@ def many(
         rows = expert * N + n
         if SWIGLU:
             at = pair // USED
-            gate, _ = some_rows(X, X, P0, B0, at, valid, rows, n < N, K, K0, False, PRECISION, BM, BN, BJ)
-            up, _ = some_rows(X, X, P1, B1, at, valid, rows, n < N, K, K1, False, PRECISION, BM, BN, BJ)
+            gate, _ = some_rows(X, X, P0, B0, at, valid, rows, n < N, K, K0, False, PRECISION, TURNED, BM, BN, BJ)
+            up, _ = some_rows(X, X, P1, B1, at, valid, rows, n < N, K, K1, False, PRECISION, TURNED, BM, BN, BJ)
             y = silu(gate) * up
         else:
-            y, _ = some_rows(X, X, P0, B0, pair, valid, rows, n < N, K, K0, False, PRECISION, BM, BN, BJ)
+            y, _ = some_rows(X, X, P0, B0, pair, valid, rows, n < N, K, K0, False, PRECISION, TURNED, BM, BN, BJ)
         tl.store(OUT + pair[:, None] * N + n[None, :], y, mask=valid[:, None] & (n < N)[None, :])
 
 

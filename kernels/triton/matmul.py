@@ -25,13 +25,25 @@ def _rounded(x):
 
 
 @triton.jit
+def _upper(x):
+    """The upper half of each number, a bfloat16."""
+    return (x.to(tl.int32, bitcast=True) >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
 def product(a, b, total, PRECISION: tl.constexpr):
     """total + a·b of float32 tiles on the matrix units.
 
-    bf16: operands rounded; bf16x3: each as a sum of two, so that 16 bits of them count; rounded: as bf16, for the
-    interpreter, which has no such products.
+    bf16: operands rounded; bf16x3: each as a sum of two, so that 16 bits of them count; split: the same, where the
+    card has no instruction that rounds; rounded: as bf16, for the interpreter, which has no such products.
     """
-    if PRECISION == "bf16":
+    if PRECISION == "split":
+        # NaN may be lost in the first part, and is kept by the second, which is cut off.
+        a0, b0 = _rounded(a), _rounded(b)
+        a1, b1 = _upper(a - a0), _upper(b - b0)
+        a0, b0 = _upper(a0), _upper(b0)
+        total = tl.dot(a0, b0, tl.dot(a0, b1, tl.dot(a1, b0, total)))
+    elif PRECISION == "bf16":
         total = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
     elif PRECISION == "rounded":
         total = tl.dot(_rounded(a), _rounded(b), total, input_precision="ieee")
@@ -70,14 +82,21 @@ def one_row(
 @triton.jit
 def some_rows(
     X, NORM, P, BLOCKS, t, valid, rows, ok,
-    K: tl.constexpr, KIND: tl.constexpr, NORMED: tl.constexpr, PRECISION: tl.constexpr,
+    K: tl.constexpr, KIND: tl.constexpr, NORMED: tl.constexpr, PRECISION: tl.constexpr, TURNED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
-    """Rows `t` (int64 [BM]) of x [·, K] times rows `rows` of the weights: float32 [BM, BN]; and Σx² [BM]."""
+    """Rows `t` (int64 [BM]) of x [·, K] times rows `rows` of the weights: float32 [BM, BN]; and Σx² [BM].
+
+    A card's warps share the rows of a product's first operand, and where those are x's, each warp decodes all of the
+    weights. So where there are weights enough they come first, TURNED.
+    """
     NB: tl.constexpr = K // block_of(KIND)
     NW: tl.constexpr = NB * words_of(KIND)
-    total = tl.zeros((BM, BN), tl.float32)
-    squares = tl.zeros((BM,), tl.float32)
+    if TURNED:
+        total = tl.zeros((BN, BM), tl.float32)
+    else:
+        total = tl.zeros((BM, BN), tl.float32)
+    squares = tl.zeros((BM, BJ), tl.float32)
     for start in range(0, NW, BJ):
         w = start + tl.arange(0, BJ)
         inside = (w < NW)[None, :]
@@ -86,10 +105,15 @@ def some_rows(
             k = column(w, i, KIND)[None, :]
             x = tl.load(X + t[:, None] * K + k, mask=valid[:, None] & inside, other=0.0)
             if NORMED:
-                squares += tl.sum(x * x, 1)
+                squares += x * x
                 x *= tl.load(NORM + k, mask=inside, other=0.0)
-            total = product(x, tl.trans(field(parts, i, KIND)), total, PRECISION)
-    return total, squares
+            if TURNED:
+                total = product(field(parts, i, KIND), tl.trans(x), total, PRECISION)
+            else:
+                total = product(x, tl.trans(field(parts, i, KIND)), total, PRECISION)
+    if TURNED:
+        total = tl.trans(total)
+    return total, tl.sum(squares, 1)
 
 
 @triton.jit
@@ -205,11 +229,11 @@ def gemv_swiglu(
 def _matmul_part(
     X, NORM, EPS, RES, OUT, P, BLOCKS, T, N, t, block,
     K: tl.constexpr, KIND: tl.constexpr, NORMED: tl.constexpr, ADDED: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+    TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
     n = block * BN + tl.arange(0, BN)
     rows = n.to(tl.int64)
-    y, squares = some_rows(X, NORM, P, BLOCKS, t, t < T, rows, n < N, K, KIND, NORMED, PRECISION, BM, BN, BJ)
+    y, squares = some_rows(X, NORM, P, BLOCKS, t, t < T, rows, n < N, K, KIND, NORMED, PRECISION, TURNED, BM, BN, BJ)
     if NORMED:
         y *= tl.rsqrt(squares / K + EPS)[:, None]
     place = t[:, None] * N + n[None, :]
@@ -224,7 +248,7 @@ def matmul(
     X, NORM, EPS, RES, O0, O1, O2, O3, P0, P1, P2, P3, B0, B1, B2, B3, N0, N1, N2, N3, T,
     K: tl.constexpr, K0: tl.constexpr, K1: tl.constexpr, K2: tl.constexpr, K3: tl.constexpr,
     PARTS: tl.constexpr, NORMED: tl.constexpr, ADDED: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+    TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
     """`gemv` for T rows: a program is BM of them and BN rows of one weight."""
     t = (tl.program_id(1) * BM + tl.arange(0, BM)).to(tl.int64)
@@ -232,30 +256,36 @@ def matmul(
     OUT, P = _of_part(part, O0, O1, O2, O3, PARTS), _of_part(part, P0, P1, P2, P3, PARTS)
     B, N = _number_of_part(part, B0, B1, B2, B3), _number_of_part(part, N0, N1, N2, N3)
     if (_parts_of((K0, K1, K2, K3), 0) >> part) & 1:
-        _matmul_part(X, NORM, EPS, RES, OUT, P, B, T, N, t, block, K, K0, NORMED, ADDED, PRECISION, BM, BN, BJ)
+        _matmul_part(X, NORM, EPS, RES, OUT, P, B, T, N, t, block, K, K0, NORMED, ADDED, PRECISION, TURNED, BM, BN, BJ)
     if _parts_of((K0, K1, K2, K3), 1) > 0:
         if (_parts_of((K0, K1, K2, K3), 1) >> part) & 1:
-            _matmul_part(X, NORM, EPS, RES, OUT, P, B, T, N, t, block, K, K1, NORMED, ADDED, PRECISION, BM, BN, BJ)
+            _matmul_part(
+                X, NORM, EPS, RES, OUT, P, B, T, N, t, block, K, K1, NORMED, ADDED, PRECISION, TURNED, BM, BN, BJ
+            )
     if _parts_of((K0, K1, K2, K3), 2) > 0:
         if (_parts_of((K0, K1, K2, K3), 2) >> part) & 1:
-            _matmul_part(X, NORM, EPS, RES, OUT, P, B, T, N, t, block, K, K2, NORMED, ADDED, PRECISION, BM, BN, BJ)
+            _matmul_part(
+                X, NORM, EPS, RES, OUT, P, B, T, N, t, block, K, K2, NORMED, ADDED, PRECISION, TURNED, BM, BN, BJ
+            )
     if _parts_of((K0, K1, K2, K3), 3) > 0:
         if (_parts_of((K0, K1, K2, K3), 3) >> part) & 1:
-            _matmul_part(X, NORM, EPS, RES, OUT, P, B, T, N, t, block, K, K3, NORMED, ADDED, PRECISION, BM, BN, BJ)
+            _matmul_part(
+                X, NORM, EPS, RES, OUT, P, B, T, N, t, block, K, K3, NORMED, ADDED, PRECISION, TURNED, BM, BN, BJ
+            )
 
 
 @triton.jit
 def matmul_swiglu(
     X, NORM, EPS, OUT, P0, P1, B0, B1, N, T,
     K: tl.constexpr, K0: tl.constexpr, K1: tl.constexpr, NORMED: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
+    TURNED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BJ: tl.constexpr,
 ):  # fmt: skip
     """`gemv_swiglu` for T rows."""
     t = (tl.program_id(1) * BM + tl.arange(0, BM)).to(tl.int64)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     rows = n.to(tl.int64)
-    gate, squares = some_rows(X, NORM, P0, B0, t, t < T, rows, n < N, K, K0, NORMED, PRECISION, BM, BN, BJ)
-    up, _ = some_rows(X, NORM, P1, B1, t, t < T, rows, n < N, K, K1, NORMED, PRECISION, BM, BN, BJ)
+    gate, squares = some_rows(X, NORM, P0, B0, t, t < T, rows, n < N, K, K0, NORMED, PRECISION, TURNED, BM, BN, BJ)
+    up, _ = some_rows(X, NORM, P1, B1, t, t < T, rows, n < N, K, K1, NORMED, PRECISION, TURNED, BM, BN, BJ)
     if NORMED:
         root = tl.rsqrt(squares / K + EPS)[:, None]
         gate *= root

@@ -111,14 +111,16 @@ def _attend(
     group = heads // cache.heads
     few = tokens <= FEW
     splits = _SPLITS if few and card.way != "interpreted" else 2 if few else 1
-    rows = card.tile(16 if few else 32, tokens * group, 16)
+    tiles = card.tiles.attend if few else card.tiles.attend_many
+    rows = card.tile(tiles.rows, tokens * group, 16)
     wide, block = max(16, power_of_two(size)), cache.constants["BLOCK"]
     part = new(card, tokens, heads, splits, size + 2)
     card.launch(
         attend, (cdiv(tokens * group, rows), cache.heads, splits), q, *cache.arguments, start_of(card, start), part,
-        tokens, heads, cache.heads, *q.stride()[:2], warps=8,
+        tokens, heads, cache.heads, *q.stride()[:2], warps=tiles.warps,
         nbytes=(start + tokens) * cache.heads * cache.row_bytes, GROUP=group, SPLITS=splits, D=size,
-        PRECISION=card.precision("exact" if few else "bf16"), BM=rows, BP=min(block, 16), BD=wide,
+        PRECISION=card.precision("exact" if few else "bf16"), TURNED=tiles.turned, BM=rows,
+        BP=min(block, tiles.positions), BC=min(wide, tiles.part), BD=wide,
         **cache.constants,
     )  # fmt: skip
     out = new(card, tokens, heads, size)

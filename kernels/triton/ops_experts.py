@@ -91,7 +91,7 @@ def _experts(
         return out
     pairs = new(card, tokens * used, size)
     if tokens <= FEW:
-        tiles = some_rows_tiles(card, (first, second), tokens, rows) | {"BU": power_of_two(used)}
+        tiles = some_rows_tiles(card, (first, second), tokens, rows, pairs=True) | {"BU": power_of_two(used)}
         card.launch(
             few_up, (cdiv(rows, tiles["BN"]), tokens * used), x, scale, eps, ids, hidden, first.data, second.data,
             first.blocks, second.blocks, rows, tokens, used, nbytes=read[0] + read[1], K=size, **kinds, **tiles,
@@ -138,5 +138,5 @@ def _many(
         a, b = parts
         card.launch(
             many, (cdiv(n, tiles["BN"]), most), source, *table, target, a.data, b.data, a.blocks, b.blocks, n, used,
-            count, warps=8, K=columns, K0=a.layout.kind, K1=b.layout.kind, SWIGLU=swiglu, **tiles,
+            count, K=columns, K0=a.layout.kind, K1=b.layout.kind, SWIGLU=swiglu, **tiles,
         )  # fmt: skip

@@ -79,9 +79,8 @@ def _products(
             card.launch(gemv, (blocks,), *arguments, **constants, **tiles)
         else:
             tiles = some_rows_tiles(card, parts, tokens, max(sizes))
-            warps = 8 if tokens > FEW else 4
             grid = sum(cdiv(size, tiles["BN"]) for size in sizes), cdiv(tokens, tiles["BM"])
-            card.launch(matmul, grid, *arguments, tokens, **constants, **tiles, warps=warps)
+            card.launch(matmul, grid, *arguments, tokens, **constants, **tiles)
     return outs
 
 
@@ -95,14 +94,19 @@ def _words(parts: Sequence[Packed]) -> int:
     return max(part.shape[-1] // part.layout.block * part.layout.words for part in parts)
 
 
-def some_rows_tiles(card: Card, parts: Sequence[Packed], tokens: int, rows: int) -> dict[str, Any]:
-    """BM rows of x, BN of the weights, BJ words of each."""
+def some_rows_tiles(
+    card: Card, parts: Sequence[Packed], tokens: int, rows: int, *, pairs: bool = False
+) -> dict[str, Any]:
+    """BM rows of x, BN of the weights, BJ words of each, and warps; `pairs`: of two weights in one kernel."""
     few = tokens <= FEW
+    tiles = card.tiles.many if not few else card.tiles.few_pairs if pairs else card.tiles.few
     return {
         "PRECISION": card.precision("exact" if few else "bf16"),
-        "BM": 16 if few else card.tile(64, tokens, 16),
-        "BN": card.tile(32 if few else 64, rows, 16),
-        "BJ": card.tile(32, _words(parts), 16),
+        "TURNED": tiles.turned,
+        "BM": card.tile(tiles.rows, tokens, 16),
+        "BN": card.tile(tiles.weights, rows, 16),
+        "BJ": card.tile(tiles.words, _words(parts), 16),
+        "warps": tiles.warps,
     }
 
 
@@ -123,7 +127,7 @@ def norm_swiglu(card: Card, x: Tensor, norm: Tensor, eps: float, gate: QuantTens
         tiles = one_row_tiles(card, (first, second), rows)
         card.launch(gemv_swiglu, (cdiv(rows, tiles["BN"]),), *arguments, **constants, **tiles)
     else:
-        tiles = some_rows_tiles(card, (first, second), tokens, rows)
+        tiles = some_rows_tiles(card, (first, second), tokens, rows, pairs=True)
         grid = cdiv(rows, tiles["BN"]), cdiv(tokens, tiles["BM"])
-        card.launch(matmul_swiglu, grid, *arguments, tokens, **constants, **tiles, warps=8)
+        card.launch(matmul_swiglu, grid, *arguments, tokens, **constants, **tiles)
     return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from kernels.triton.card import Card, power_of_two
@@ -167,6 +168,9 @@ def delta_chunk(
 ) -> tuple[Tensor, Tensor]:
     from kernels.triton.delta import chunk_errors, chunk_scan
 
+    if not card.tiles.chunked:
+        none = torch.zeros(1, dtype=torch.long, device=card.device)
+        return _recurrent(card, q, k, v, g, beta, state, (k, v, g, beta), none, each=False)
     q, k, v = heads_of(q), heads_of(k), heads_of(v)
     tokens, heads, size = v.shape
     keys = k.shape[2]
