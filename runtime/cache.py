@@ -24,6 +24,8 @@ BLOCK = 256  # tokens
 
 KVType = Literal["f32", "q8"]
 
+_IN_MEMORY = "memory_"
+
 
 @dataclass
 class KVBlock:
@@ -83,8 +85,12 @@ class KVCache:
         kind: KVType = "f32",
         blocks: Sequence[KVBlock] = (),
         card: torch.device | None = None,
+        memory: frozenset[int] = frozenset(),
     ) -> None:
-        """`card`: the GPU, or what stands for it, whose kernels find the blocks by tables."""
+        """`card`: the GPU, or what stands for it, whose kernels find the blocks by tables; `memory`: of its layers,
+        those whose rows are not there. Their tensors have names of their own.
+        """
+        self.memory = memory
         self.shape = layers, kv_heads, BLOCK, head_dim  # of a block
         self.kind = kind
         self.blocks = list(blocks)
@@ -92,12 +98,19 @@ class KVCache:
         self._card_tables: dict[str, tuple[list[int], Tensor]] = {}
 
     def new_block(self) -> KVBlock:
+        layers, *rest = self.shape
+        tensors = self._tensors((layers - len(self.memory), *rest), "", self.card)
+        if self.memory:
+            tensors |= self._tensors((len(self.memory), *rest), _IN_MEMORY, None)
+        return KVBlock(tensors)
+
+    def _tensors(self, shape: tuple[int, ...], prefix: str, device: torch.device | None) -> dict[str, Tensor]:
         kind = torch.float32 if self.kind == "f32" else torch.int8
-        block = KVBlock({name: _lasting(self.shape, kind, self.card) for name in ("keys", "values")})
+        new = {f"{prefix}{name}": _lasting(shape, kind, device) for name in ("keys", "values")}
         if self.kind == "q8":
-            scales = "key_scales", "value_scales"
-            block.tensors |= {name: _lasting(self.shape[:-1], torch.float32, self.card) for name in scales}
-        return block
+            names = ("key_scales", "value_scales")
+            new |= {f"{prefix}{name}": _lasting(shape[:-1], torch.float32, device) for name in names}
+        return new
 
     def card_table(self, name: str) -> Tensor:
         """int64 [blocks] on the card: where each block's tensor of that name begins."""
@@ -107,7 +120,10 @@ class KVCache:
         return self._card_tables[name][1]
 
     def layer(self, index: int) -> LayerCache:
-        return LayerCache(self, index)
+        before = sum(other < index for other in self.memory)
+        if index in self.memory:
+            return LayerCache(self, before, _IN_MEMORY)
+        return LayerCache(self, index - before)
 
     def reserve(self, start: int, rows: int) -> None:
         """Make the positions from `start` free to be written; what another sequence relies on is copied first."""
@@ -142,7 +158,8 @@ class KVCache:
     def fork(self, length: int) -> KVCache:
         """Another sequence's cache that begins with the first `length` rows of this one."""
         layers, kv_heads, _, head_dim = self.shape
-        return KVCache(layers, kv_heads, head_dim, self.kind, self.blocks[: -(-length // BLOCK)], self.card)
+        blocks = self.blocks[: -(-length // BLOCK)]
+        return KVCache(layers, kv_heads, head_dim, self.kind, blocks, self.card, self.memory)
 
 
 @dataclass(frozen=True)
@@ -150,7 +167,8 @@ class LayerCache:
     """One layer's part of a sequence's cache."""
 
     cache: KVCache
-    index: int
+    index: int  # among those whose tensors have names with this prefix
+    prefix: str = ""
 
     @property
     def kind(self) -> KVType:
@@ -174,8 +192,9 @@ class LayerCache:
 
     def _all(self, name: str) -> Sequence[Tensor]:
         """Per block [Hkv, BLOCK, …]."""
+        name = self.prefix + name
         parts = [block.tensors[name][self.index] for block in self.cache.blocks]
-        if self.cache.card is None:
+        if self.cache.card is None or self.prefix:
             return parts
         return Blocks(parts, self.cache.card_table(name), self.index * parts[0].numel())
 
@@ -302,17 +321,34 @@ class SequenceState:
 
     @classmethod
     def empty(
-        cls, config: ModelConfig, *, mtp: bool, kv: KVType = "f32", card: torch.device | None = None
+        cls,
+        config: ModelConfig,
+        *,
+        mtp: bool,
+        kv: KVType = "f32",
+        card: torch.device | None = None,
+        memory: frozenset[int] = frozenset(),
     ) -> SequenceState:
+        """`memory`: of the layers, the MTP block's last, those that are not on the card."""
         delta = config.delta
-        first = RecurrentState(
-            torch.zeros(delta.conv_kernel - 1, delta.conv_channels, device=card),
-            torch.zeros(delta.value_heads, delta.head_dim, delta.head_dim, device=card),
-        )
+        first = {
+            device: RecurrentState(
+                torch.zeros(delta.conv_kernel - 1, delta.conv_channels, device=device),
+                torch.zeros(delta.value_heads, delta.head_dim, delta.head_dim, device=device),
+            )
+            for device in {card, None}
+        }
+        attention = [index for index, recurrent in enumerate(config.recurrent) if not recurrent]
+        far = frozenset(place for place, index in enumerate(attention) if index in memory)
+        mtp_card = None if config.layers in memory else card
         state = cls(
-            kv=KVCache(config.attention_layers, config.kv_heads, config.head_dim, kv, card=card),
-            mtp_kv=KVCache(1, config.kv_heads, config.head_dim, kv, card=card) if mtp else None,
-            recurrent=[first] * config.recurrent.count(True),
+            kv=KVCache(len(attention), config.kv_heads, config.head_dim, kv, card=card, memory=far),
+            mtp_kv=KVCache(1, config.kv_heads, config.head_dim, kv, card=mtp_card) if mtp else None,
+            recurrent=[
+                first[None if index in memory else card]
+                for index, recurrent in enumerate(config.recurrent)
+                if recurrent
+            ],
         )
         state.checkpoint()  # the beginning can always be reached
         return state

@@ -18,6 +18,8 @@ SKIPPED = ("rope_freqs.weight",)
 # What the file of an MTP block alone repeats of its trunk.
 SIDECAR_SKIPPED = (*SKIPPED, "token_embd.weight", "output.weight", "output_norm.weight")
 
+_MEMORY = torch.device("cpu")
+
 # A converter that forgets the + 1 leaves a mean near 0, one that adds it twice a mean near 2.
 _NORM_MEANS = (0.25, 1.75)
 
@@ -30,14 +32,14 @@ class Weights:
         gguf: GGUFFile,
         *,
         keep_packed: bool,
-        take_in: Callable[[QuantTensor], bool] = lambda tensor: False,
+        take_in: Callable[[str, QuantTensor], bool] = lambda name, tensor: False,
         progress: Callable[[int, int], None] = lambda done, total: None,
         skipped: Collection[str] = SKIPPED,
-        device: torch.device | None = None,
+        device: Callable[[str], torch.device] = lambda name: _MEMORY,
     ) -> None:
-        """`take_in` sees each packed tensor first, and says whether the file's own bytes are not needed after that.
-        `progress(done, total)` hears of the bytes taken; nobody needs to take the `skipped` tensors. Small tensors go
-        to `device`.
+        """`take_in` sees each packed tensor first, with its name, and says whether the file's own bytes are not needed
+        after that. `progress(done, total)` hears of the bytes taken; nobody needs to take the `skipped` tensors. Small
+        tensors go to the `device` of their name.
         """
         self._gguf = gguf
         self._keep_packed, self._device = keep_packed, device
@@ -65,7 +67,7 @@ class Weights:
         if not self._keep_packed:
             packed = QuantTensor.from_dense(packed.dequantize())
         parts = packed.split_rows(rows) if len(rows) > 1 else (packed,)
-        spare = [self._take_in(part) for part in parts]
+        spare = [self._take_in(name, part) for part in parts]
         self._taken(name, found, keep=not all(spare))
         return parts
 
@@ -74,7 +76,7 @@ class Weights:
         packed = self._take(name, shape)
         dense = packed.dequantize().reshape(shape)
         self._taken(name, packed, keep=packed.type.dtype is torch.float32)
-        return dense.to(self._device) if self._device else dense
+        return dense.to(self._device(name))
 
     def norm(self, name: str, size: int) -> Tensor:
         """A norm's weight; in these files it includes the checkpoint's + 1, so its mean is near 1."""

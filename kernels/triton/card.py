@@ -80,6 +80,14 @@ class Card:
     def tiles(self) -> Tiles:
         return tiles_of(self.target)
 
+    def free(self) -> int | None:
+        """Bytes that are free on it, what torch keeps for later included; None: there is no end to them."""
+        if self.way != "compiled":
+            return None
+        return torch.cuda.mem_get_info(self.device)[0] + (
+            torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        )
+
     def launch(
         self,
         kernel: Any,

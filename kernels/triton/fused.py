@@ -51,6 +51,7 @@ def delta_step(
     card.launch(
         step, (heads,), qkv.contiguous(), z.contiguous(), alpha.contiguous(), beta.contiguous(), before, kept, conv, a,
         dt_bias, norm, eps, mixed, g, strength, state.contiguous(), missing, out, *left, tokens,
-        (channels // size - heads) // 2, heads, warps=8, D=size, W=width, EACH=each, BD=power_of_two(size),
+        (channels // size - heads) // 2, heads, warps=card.tiles.step_warps, D=size, W=width, EACH=each,
+        BD=power_of_two(size),
     )  # fmt: skip
     return out, *left

@@ -119,6 +119,22 @@ def pack(weight: QuantTensor, device: torch.device) -> Packed:
     return Packed(data, layout, weight.shape)
 
 
+def stack_for(stack: QuantTensor, count: int, device: torch.device) -> Packed:
+    """Room for `count` entries of a stack [E, rows, columns]."""
+    layout, shape = LAYOUTS.get(stack.type.name, LAYOUTS["BF16"]), (count, *stack.shape[1:])
+    blocks = _rounded(math.prod(shape) // layout.block)
+    return Packed(torch.zeros(blocks * sum(layout.planes), dtype=torch.uint8, device=device), layout, shape)
+
+
+def pack_into(stack: Packed, index: int, weight: QuantTensor) -> None:
+    """`weight` as entry `index` of a packed stack."""
+    part = pack(weight, stack.data.device)
+    count, sizes = math.prod(weight.shape) // stack.layout.block, stack.layout.planes
+    sources, targets = (packed.data.split([packed.blocks * size for size in sizes]) for packed in (part, stack))
+    for source, target, size in zip(sources, targets, sizes, strict=True):
+        target[index * count * size :][: count * size] = source[: count * size]
+
+
 def _rounded(blocks: int) -> int:
     return -(-blocks // _ALIGNED) * _ALIGNED
 

@@ -86,7 +86,11 @@ def _products(
 
 def one_row_tiles(card: Card, parts: Sequence[Packed], rows: int) -> dict[str, int]:
     """BN rows of the weights, BJ words of each."""
-    return {"BN": card.tile(8 if rows >= 1024 else 4, rows), "BJ": card.tile(128, _words(parts))}
+    tiles = card.tiles.one
+    return {
+        "BN": card.tile(tiles.many if rows >= 1024 else tiles.few, rows),
+        "BJ": card.tile(tiles.words, _words(parts)),
+    }
 
 
 def _words(parts: Sequence[Packed]) -> int:

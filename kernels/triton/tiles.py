@@ -20,6 +20,15 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
+class OneRow:
+    """Of a product with one row: `many` rows of the weights, or `few` where these are below 1,024; `words` of each."""
+
+    many: int
+    few: int
+    words: int
+
+
+@dataclass(frozen=True, slots=True)
 class Attend:
     """Of attention: `rows`, `positions` of the cache, and the `part` of a head's dimensions that scores take at a time;
     see `attend.attend`.
@@ -39,11 +48,13 @@ class Tiles:
     """
 
     exact: str = "bf16x3"
+    one: OneRow = OneRow(8, 4, 128)
     few: Product = Product(16, 32, 32, 4)
     few_pairs: Product = Product(16, 32, 32, 4)  # gate and up in one kernel
     many: Product = Product(64, 128, 16, 8)
     attend: Attend = Attend(16, 16, 8)
     attend_many: Attend = Attend(32, 16, 8)
+    step_warps: int = 8  # of a recurrent layer's step
     chunked: bool = True
 
 
@@ -60,11 +71,13 @@ _CDNA = Tiles(
 # 256 registers a lane, of 32, and each lane holds twice its share of a matrix unit's operands.
 _RDNA = Tiles(
     exact="split",
+    one=OneRow(4, 4, 128),
     few=Product(16, 64, 16, 4, turned=True),
     few_pairs=Product(16, 64, 16, 4, turned=True),
     many=Product(32, 64, 16, 8, turned=True),
     attend=Attend(16, 16, 8, part=32, turned=True),
     attend_many=Attend(16, 32, 8, part=32, turned=True),
+    step_warps=16,
     chunked=False,
 )
 

@@ -11,9 +11,11 @@ from kernels.attention_q8 import attention_q8
 from kernels.conv1d import causal_conv1d
 from kernels.delta_rule import delta_chunk, delta_gates, delta_recurrent
 from kernels.fused import attention_rows, delta_step, norm_projections, norm_swiglu, project_add, routed_experts
-from kernels.norm import gated_rms_norm
+from kernels.moe import add_shared_expert, route
+from kernels.norm import gated_rms_norm, rms_norm
 from kernels.quant_matmul import quant_matmul
 from kernels.quants import QuantTensor
+from kernels.residual import add
 from runtime.cache import LayerCache, RecurrentState, StagedState, alone
 from runtime.models.stepping import Left, Past
 
@@ -95,6 +97,10 @@ def feed_forward(block: Block[Attention] | Block[GatedDeltaNet], x: Tensor) -> T
         return ops[project_add](ops[norm_swiglu](x, *norm, f.ffn_gate, f.ffn_up), f.ffn_down, x)
     logits, shared_gate = ops[norm_projections](x, *norm, (f.ffn_gate_inp, _shared_gate(f)))
     shared = ops[quant_matmul](ops[norm_swiglu](x, *norm, f.ffn_gate_shexp, f.ffn_up_shexp), f.ffn_down_shexp)
+    if f.memory:
+        normed, (weights, ids) = ops[rms_norm](x, *norm), ops[route](logits, f.used)
+        routed = f.memory(normed, weights, ids)
+        return ops[add](x, ops[add_shared_expert](routed, normed, f.ffn_gate_inp_shexp, shared))
     experts = f.ffn_gate_exps, f.ffn_up_exps, f.ffn_down_exps
     return ops[routed_experts](x, *norm, logits, shared_gate, f.used, *experts, shared)
 

@@ -6,20 +6,24 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernels.op import Column, op_table
+from kernels.op import Column, OpTable, op_table
 from kernels.quants import QuantTensor
+from kernels.triton.layouts import LAYOUTS
+from runtime import fit
 from runtime.cores import default_threads
 from runtime.errors import UserError
 from runtime.gguf import GGUFFile
 from runtime.machine import native_functions
 from runtime.models.config import ModelConfig, ModelError
 from runtime.models.qwen35 import Qwen35
+from runtime.models.spread import Spread
+from runtime.placement import Placement, Sizes, place, sizes
 from runtime.weights import SIDECAR_SKIPPED, Weights
 
 REGISTRY = {"qwen35": Qwen35, "qwen35moe": Qwen35}
@@ -44,36 +48,70 @@ def load_model(
     progress: Callable[[int, int], None] = lambda done, total: None,
     threads: int | None = None,
     draft_vocabulary: int | None = None,
+    room: int | Placement | None = None,
 ) -> LoadedModel:
     """Open and load a GGUF file of the family. Raises GGUFError or ModelError, each one sentence for the user.
 
     `draft_vocabulary`: so many tokens can be drafted, and those that came up last; None: all.
+    `room`: bytes that are free on the card, or what lies where; None: the card is asked, the interpreter's has enough.
+    What does not fit stays in memory and runs in the `cpu` column, as the notices say.
     A file without an MTP block drafts with the one of a sidecar, `mtp-*.gguf`, that lies beside it and fits.
     """
     with contextlib.ExitStack() as files:
         gguf = files.enter_context(GGUFFile.open(Path(path)))
         config, notices = _describe(gguf)
-        table = op_table(ops, threads or default_threads(), native_functions())
-        keep_packed = table.column != "reference" or not _fits_unpacked(gguf)
-        take_in: Callable[[QuantTensor], bool] = lambda tensor: not keep_packed  # noqa: E731
-        if table.machine or table.card:
-            take_in = table.machine.take_in if table.machine else table.card.take_in  # type: ignore[union-attr]
-        device = table.card.device if table.card else None
-        take = partial(Weights, keep_packed=keep_packed, take_in=take_in, device=device)
-        weights = mtp_weights = take(gguf, progress=progress)
+        sidecar = None
         if not config.mtp_layers and (sidecar := find_sidecar(gguf, config)):
             files.enter_context(sidecar)
             config = dataclasses.replace(config, mtp_layers=1)
-            notices = [f"Drafts come from {sidecar.path.name}, which lies beside the model."]
+            notices = [*notices, f"Drafts come from {sidecar.path.name}, which lies beside the model."]
+        make = partial(op_table, threads=threads or default_threads(), cache=native_functions())
+        spread, told = _spread(make, ops, [gguf, *([sidecar] if sidecar else [])], config, room)
+        table = spread.table
+        keep_packed = table.column != "reference" or not _fits_unpacked(gguf)
+        take_in: Callable[[str, QuantTensor], bool] = lambda name, tensor: not keep_packed  # noqa: E731
+        if table.machine or table.card:
+            take_in = spread.take_in
+        take = partial(Weights, keep_packed=keep_packed, take_in=take_in, device=spread.device)
+        weights = mtp_weights = take(gguf, progress=progress)
+        if sidecar:
             mtp_weights = take(sidecar, skipped=SIDECAR_SKIPPED)
-        model = REGISTRY[config.architecture](weights, mtp_weights, config, table)
+        model = REGISTRY[config.architecture](weights, mtp_weights, config, spread)
         weights.finish()
         mtp_weights.finish()
         if draft_vocabulary:
             model.narrow_drafts(draft_vocabulary)
         if table.machine:
             model.warm_up()
-    return LoadedModel(model, gguf, notices + weights.warnings)
+    return LoadedModel(model, gguf, [*notices, *told, *weights.warnings])
+
+
+def _spread(
+    make: Callable[[Column], OpTable], ops: Column, files: Sequence[GGUFFile], config: ModelConfig,
+    room: int | Placement | None,
+) -> tuple[Spread, list[str]]:  # fmt: skip
+    """Where the model runs, and a sentence if that is not all in one place."""
+    table = make(ops)
+    room = table.card.free() if table.card and room is None else room
+    if table.card is None or room is None:
+        return Spread(table), []
+    found = room if isinstance(room, Placement) else place(_sizes(files, config), [room])
+    if found.whole:
+        return Spread(table), []
+    if found.head == "memory":
+        return Spread(make("cpu")), [found.sentence()]
+    return Spread(table, make("cpu"), found), [found.sentence()]
+
+
+def _sizes(files: Sequence[GGUFFile], config: ModelConfig) -> Sizes:
+    """On a card, where types without a layout of their own are bfloat16."""
+    tensors: dict[str, int] = {}
+    for file in reversed(files):
+        for name, info in file.tensors.items():
+            tensors[name] = info.nbytes if info.type.name in LAYOUTS else 2 * math.prod(info.shape)
+    context = min(fit.DEFAULT_CONTEXT, config.trained_context)
+    row = 2 * config.kv_heads * config.head_dim * 4
+    return sizes(tensors, config, context, row, fit.work(config) * min(config.prefill_chunk, context))
 
 
 def find_sidecar(gguf: GGUFFile, config: ModelConfig) -> GGUFFile | None:

@@ -30,6 +30,8 @@ from runtime.graphs import GraphStepper
 from runtime.models import fused
 from runtime.models.config import ModelConfig, MoEConfig, UnknownTokenError
 from runtime.models.draft_head import DraftHead
+from runtime.models.memory_experts import MemoryExperts
+from runtime.models.spread import Spread
 from runtime.models.stepping import ROWS, Left, Past, Stepper
 from runtime.rope import RotaryEmbedding
 from runtime.weights import Weights
@@ -37,11 +39,15 @@ from runtime.weights import Weights
 
 @dataclass(frozen=True)
 class Place:
-    """Where the rows of a forward stand: after `start` tokens, at rotary angles [T, R/2]."""
+    """Where the rows of a forward stand: after `start` tokens, at rotary angles [T, R/2].
+
+    `memory`: the same for layers that are there while others are on a card.
+    """
 
     start: int
     cos: Tensor
     sin: Tensor
+    memory: Place | None = None
 
     @property
     def rows(self) -> int:
@@ -154,8 +160,8 @@ class DenseFFN:
 class MoEFFN:
     """Σ wᵢ·expertᵢ(x) over the routed experts + σ(ffn_gate_inp_shexp·x)·shared(x)."""
 
-    def __init__(self, weights: Weights, prefix: str, config: ModelConfig, moe: MoEConfig, ops: OpTable) -> None:
-        self.ops, self.used = ops, moe.used
+    def __init__(self, weights: Weights, index: int, config: ModelConfig, moe: MoEConfig, spread: Spread) -> None:
+        self.ops, self.used, prefix = spread.layer(index), moe.used, f"blk.{index}"
         e, f, h = moe.experts, moe.ff, config.hidden
         self.ffn_gate_inp = weights.take(f"{prefix}.ffn_gate_inp.weight", e, h)
         if weights.has(fused := f"{prefix}.ffn_gate_up_exps.weight"):
@@ -168,6 +174,10 @@ class MoEFFN:
         self.ffn_gate_shexp = weights.take(f"{prefix}.ffn_gate_shexp.weight", moe.shared_ff, h)
         self.ffn_up_shexp = weights.take(f"{prefix}.ffn_up_shexp.weight", moe.shared_ff, h)
         self.ffn_down_shexp = weights.take(f"{prefix}.ffn_down_shexp.weight", h, moe.shared_ff)
+        self.memory: MemoryExperts | None = None
+        if (near := spread.experts(index)) is not self.ops:
+            stacks = self.ffn_gate_exps, self.ffn_up_exps, self.ffn_down_exps
+            self.memory = MemoryExperts(stacks, self.ops, near, spread.room(index))
 
     def __call__(self, x: Tensor) -> Tensor:
         logits, gate, up = self.ops[projections](x, (self.ffn_gate_inp, self.ffn_gate_shexp, self.ffn_up_shexp))
@@ -183,13 +193,15 @@ Mixer = TypeVar("Mixer", bound=Attention | GatedDeltaNet, covariant=True)
 class Block(Generic[Mixer]):
     """A layer: a mixer and a feed-forward, a norm before each, a residual around each."""
 
-    def __init__(self, mixer: Mixer, weights: Weights, prefix: str, config: ModelConfig, ops: OpTable) -> None:
-        self.ops, self.eps = ops, config.eps
+    def __init__(self, mixer: Mixer, weights: Weights, index: int, config: ModelConfig, spread: Spread) -> None:
+        self.ops, self.eps, prefix = spread.layer(index), config.eps, f"blk.{index}"
         self.attn_norm = weights.norm(f"{prefix}.attn_norm.weight", config.hidden)
         self.post_attention_norm = weights.norm(f"{prefix}.post_attention_norm.weight", config.hidden)
         self.mixer = mixer
         self.ffn = (
-            MoEFFN(weights, prefix, config, config.moe, ops) if config.moe else DenseFFN(weights, prefix, config, ops)
+            MoEFFN(weights, index, config, config.moe, spread)
+            if config.moe
+            else DenseFFN(weights, prefix, config, self.ops)
         )
 
     def normed(self, x: Tensor) -> Tensor:
@@ -205,13 +217,13 @@ def attend(block: Block[Attention], x: Tensor, cache: LayerCache, at: Place) -> 
     """The output of an attention layer, [T, H]; writes the rows' keys and values."""
     if block.ops.card:
         return fused.attend(block, x, cache, at)
-    return block.finish(x, block.mixer(block.normed(x), cache, at))
+    return block.finish(x, block.mixer(block.normed(x), cache, at.memory or at))
 
 
 class Trunk:
     """Embeddings, layers and head."""
 
-    def __init__(self, weights: Weights, config: ModelConfig, ops: OpTable) -> None:
+    def __init__(self, weights: Weights, config: ModelConfig, spread: Spread) -> None:
         vocabulary = weights.rows("token_embd.weight")
         self.token_embd = weights.take("token_embd.weight", vocabulary, config.hidden)
         self.output_norm = weights.norm("output_norm.weight", config.hidden)
@@ -221,7 +233,8 @@ class Trunk:
         self.blocks: list[Block[Attention | GatedDeltaNet]] = []
         for i, recurrent in enumerate(config.recurrent):
             mixer = GatedDeltaNet if recurrent else Attention
-            self.blocks.append(Block(mixer(weights, f"blk.{i}", config, ops), weights, f"blk.{i}", config, ops))
+            made = mixer(weights, f"blk.{i}", config, spread.layer(i))
+            self.blocks.append(Block(made, weights, i, config, spread))
 
 
 class MTPBlock:
@@ -230,10 +243,10 @@ class MTPBlock:
     Its head and its embeddings are the trunk's unless the file brings their own.
     """
 
-    def __init__(self, weights: Weights, config: ModelConfig, ops: OpTable, trunk: Trunk) -> None:
-        self.ops, self.eps = ops, config.eps
+    def __init__(self, weights: Weights, config: ModelConfig, spread: Spread, trunk: Trunk) -> None:
+        self.ops, self._head_ops, self.eps = spread.layer(config.layers), spread.table, config.eps
         prefix, h = f"blk.{config.layers}", config.hidden
-        self.block = Block(Attention(weights, prefix, config, ops), weights, prefix, config, ops)
+        self.block = Block(Attention(weights, prefix, config, self.ops), weights, config.layers, config, spread)
         self.eh_proj = weights.take(f"{prefix}.nextn.eh_proj.weight", h, 2 * h)
         self.enorm = weights.norm(f"{prefix}.nextn.enorm.weight", h)
         self.hnorm = weights.norm(f"{prefix}.nextn.hnorm.weight", h)
@@ -251,33 +264,39 @@ class MTPBlock:
 
     def join(self, next_ids: Tensor, hidden: Tensor) -> Tensor:
         """eh_proj·[RMSNorm(embed(next_ids))·enorm ; RMSNorm(hidden)·hnorm]: [T], [T, H] → [T, H]."""
-        embedded = self.ops[embedding](next_ids, self.embed_tokens)
+        embedded = self._head_ops[embedding](next_ids, self.embed_tokens).to(self.ops.device)
+        hidden = hidden.to(self.ops.device)
         both = self.ops[concat_rms_norm](embedded, hidden, self.enorm, self.hnorm, self.eps)
         return self.ops[quant_matmul](both, self.eh_proj)
 
     def __call__(self, next_ids: Tensor, hidden: Tensor, cache: LayerCache, at: Place) -> Tensor:
         """[T], [T, H] → [T, H], normed: what the head reads, and what a longer draft feeds back as `hidden`."""
         x = self.join(next_ids, hidden)
-        x = attend(self.block, x, cache, at)
-        return self.ops[rms_norm](x, self.shared_head_norm, self.eps)
+        x = attend(self.block, x, cache, at).to(self._head_ops.device)
+        return self._head_ops[rms_norm](x, self.shared_head_norm, self.eps)
 
     def remember(self, next_ids: Tensor, hidden: Tensor, cache: LayerCache, at: Place) -> None:
         """Write the rows' keys and values, no more."""
+        at = at.memory if at.memory and self.ops.card is None else at
         self.block.mixer.remember(self.block.normed(self.join(next_ids, hidden)), cache, at)
 
 
 class Qwen35:
     """The whole model over one sequence's state."""
 
-    def __init__(self, weights: Weights, mtp_weights: Weights, config: ModelConfig, ops: OpTable) -> None:
-        self.config, self.ops = config, ops
-        self.trunk = Trunk(weights, config, ops)
-        self.mtp = MTPBlock(mtp_weights, config, ops, self.trunk) if config.mtp_layers else None
+    def __init__(
+        self, weights: Weights, mtp_weights: Weights, config: ModelConfig, ops: OpTable | Spread
+    ) -> None:  # fmt: skip
+        spread = Spread(ops) if isinstance(ops, OpTable) else ops
+        self.config, self.ops, self.spread = config, spread.table, spread
+        ops = self.ops
+        self.trunk = Trunk(weights, config, spread)
+        self.mtp = MTPBlock(mtp_weights, config, spread, self.trunk) if config.mtp_layers else None
         self.rotary = RotaryEmbedding(config.rope)
         self.draft_head: DraftHead | None = None
         self._replay = Replay(ops.machine) if ops.machine else None
         self.stepper: Stepper | GraphStepper | None = Stepper(self, ops.machine) if ops.machine else None
-        if ops.card:
+        if ops.card and spread.memory is None:
             self.stepper = GraphStepper(self, ops.card)
 
     @property
@@ -291,7 +310,8 @@ class Qwen35:
 
     def new_state(self, kv: KVType = "f32") -> SequenceState:
         card = self.ops.card.device if self.ops.card else None
-        return SequenceState.empty(self.config, mtp=self.mtp is not None, kv=kv, card=card)
+        memory = self.spread.in_memory
+        return SequenceState.empty(self.config, mtp=self.mtp is not None, kv=kv, card=card, memory=memory)
 
     @torch.inference_mode()
     def forward(
@@ -322,7 +342,7 @@ class Qwen35:
         staged: list[StagedState] = []
 
         def recur(block: Block[GatedDeltaNet], x: Tensor) -> Tensor:
-            if self.ops.card:
+            if block.ops.card:
                 out, after = fused.recur(block, x, next(past), each=each)
             else:
                 mixed, after = block.mixer(block.normed(x), next(past), each=each)
@@ -446,8 +466,9 @@ class Qwen35:
         if self.ops.card is None:
             return Place(start, *self.rotary(positions))
         device = self.ops.card.device
-        cos, sin = (part.to(device) for part in self.rotary(positions))
-        return Place(Position(start, torch.tensor([start], device=device)), cos, sin)
+        near = Place(start, *self.rotary(positions))
+        place = Position(start, torch.tensor([start], device=device))
+        return Place(place, near.cos.to(device), near.sin.to(device), near if self.spread.memory else None)
 
     def _trunk(
         self,
@@ -463,11 +484,12 @@ class Qwen35:
         for block in self.trunk.blocks:
             if cancelled and cancelled():
                 raise Interrupted
+            x = x.to(block.ops.device)
             if isinstance(block.mixer, GatedDeltaNet):
                 x = recur(cast("Block[GatedDeltaNet]", block), x)
             else:
                 x = attend(cast(Block[Attention], block), x, next(kv), at)
-        return self.ops[rms_norm](x, self.trunk.output_norm, self.config.eps)
+        return self.ops[rms_norm](x.to(self.ops.device), self.trunk.output_norm, self.config.eps)
 
     def _mtp_place(self, rows: int, state: SequenceState) -> Place:
         """Where the MTP cache goes on: one row behind the trunk, since row t needs token t + 1."""
