@@ -122,9 +122,9 @@ def _snapshots(
     if command.snapshots is None:
         return None
     try:
-        key = fingerprint(
-            loaded.gguf.paths, loaded.model.ops.column, command.kv_type, "mtp" if loaded.model.mtp else ""
-        )
+        model, places = loaded.model, sorted(loaded.model.spread.in_memory)
+        column = model.ops.column + "".join(f" {index}" for index in places)
+        key = fingerprint(loaded.gguf.paths, column, command.kv_type, "mtp" if model.mtp else "")
     except OSError:
         return None  # a file that can be mapped but no longer read: it has other things to worry about
     budget = _SNAPSHOT_BUDGET if command.snapshot_budget is None else command.snapshot_budget

@@ -73,10 +73,15 @@ class Placement:
         parts = []
         if experts:
             kept = sum(self.cached.values()) / 1e9
-            parts.append(f"the experts of {experts} layers stay in memory, {kept:.1f} GB of them also on {on}")
+            but = f", but for {kept:.1f} GB of them, those chosen most" if kept >= 0.05 else ""
+            parts.append(f"the experts of {_counted(experts)} run on the processor{but}")
         if layers:
-            parts.append(f"{layers} of {len(self.layers)} layers stay in memory")
-        return "The model does not fit: " + ", and ".join(parts) + "."
+            parts.append(f"{layers} of {_counted(len(self.layers))} run on the processor")
+        return f"The model does not fit on {on}: " + ", and ".join(parts) + "."
+
+
+def _counted(layers: int) -> str:
+    return "1 layer" if layers == 1 else f"{layers} layers"
 
 
 def sizes(tensors: Mapping[str, int], config: ModelConfig, context: int, kv_row: int, work: int) -> Sizes:

@@ -26,6 +26,7 @@ class PlaceFiles:
         """`state`: any of the model; `hidden`: its width."""
         place = Checkpoint(0, tuple(state.recurrent), torch.empty(hidden))
         self._devices = [layer.state.device for layer in state.recurrent]
+        self._hidden_device = state.kv.card or torch.device("cpu")
         self._shapes = {kind: _meta(_tensors(place, kind)) for kind in (_EXACT, _ROUNDED)}
 
     @property
@@ -48,7 +49,7 @@ class PlaceFiles:
             if kind == _ROUNDED:
                 state = state * tensors[f"scale.{layer}"].to(device)[..., None]
             layers.append(RecurrentState(tensors[f"window.{layer}"].to(device), state))
-        return Checkpoint(length, tuple(layers), tensors["hidden"])
+        return Checkpoint(length, tuple(layers), tensors["hidden"].to(self._hidden_device))
 
 
 def _tensors(place: Checkpoint, kind: str) -> dict[str, Tensor]:

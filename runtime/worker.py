@@ -11,9 +11,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
+from runtime.fallback import FREED, TO_PROCESSOR, Said, empty, free, is_of_a_card
 from runtime.protocol import (
     AnswerNow,
     CacheDrop,
@@ -103,6 +105,7 @@ class Worker:
         self._inbox = inbox
         self._emit = emit
         self._chat: ChatModel | None = None
+        self._loaded: Load | None = None
         self._cold = False  # nothing has run since the model was loaded
         self._fresh = False  # nothing has been brought from disk since then
 
@@ -141,6 +144,7 @@ class Worker:
                 self._emit(LoadProgress(done, total, "reading the weights"))
 
         self._chat, info, notices = open_chat_model(command, progress, lambda sentence: self._emit(Notice(sentence)))
+        self._loaded = command
         for notice in notices:
             self._emit(Notice(notice))
         self._cold = self._fresh = True
@@ -151,11 +155,39 @@ class Worker:
             self._emit(Failed("No model is loaded.", "load", request_id=command.request_id))
             return
         self._cold = False
-        key = command.request_id
-        for event in self._chat.generate(
-            command, lambda: self._inbox.cancelled(key), answer_now=lambda: self._inbox.answer_now(key)
-        ):
-            self._emit(event)
+        key, said, freed = command.request_id, Said(), False
+        while True:
+            try:
+                for event in self._chat.generate(
+                    said.rest(command),
+                    lambda: self._inbox.cancelled(key),
+                    answer_now=lambda: self._inbox.answer_now(key),
+                ):
+                    said.follow(event)
+                    self._emit(event)
+                return
+            except Exception as error:
+                if not is_of_a_card(error, self._chat):
+                    raise
+            # Not before the error is gone, which holds what the step had made.
+            if not freed:
+                free(self._chat)
+                self._emit(FREED)
+            else:
+                self._to_processor()
+            freed = True
+
+    def _to_processor(self) -> None:
+        from runtime.loading import open_chat_model
+
+        assert self._loaded
+        self._chat = None
+        empty()
+        self._loaded = replace(self._loaded, ops="cpu")
+        self._chat, _, _ = open_chat_model(
+            self._loaded, lambda done, total: None, lambda told: self._emit(Notice(told))
+        )
+        self._emit(TO_PROCESSOR)
 
     def _drop(self, conversation_id: str | None) -> None:
         if self._chat is not None:

@@ -95,7 +95,7 @@ def _spread(
     room = table.card.free() if table.card and room is None else room
     if table.card is None or room is None:
         return Spread(table), []
-    found = room if isinstance(room, Placement) else place(_sizes(files, config), [room])
+    found = room if isinstance(room, Placement) else place(card_sizes(files, config), [room])
     if found.whole:
         return Spread(table), []
     if found.head == "memory":
@@ -103,7 +103,7 @@ def _spread(
     return Spread(table, make("cpu"), found), [found.sentence()]
 
 
-def _sizes(files: Sequence[GGUFFile], config: ModelConfig) -> Sizes:
+def card_sizes(files: Sequence[GGUFFile], config: ModelConfig) -> Sizes:
     """On a card, where types without a layout of their own are bfloat16."""
     tensors: dict[str, int] = {}
     for file in reversed(files):

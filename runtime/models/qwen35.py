@@ -405,6 +405,11 @@ class Qwen35:
         if self.mtp:
             self.draft_logits(self.draft([0], hidden, state, state.length - 1))
 
+    def free(self) -> None:
+        """Let the card's memory go that is not for weights: slabs and graphs, which are made again when needed."""
+        if isinstance(self.stepper, GraphStepper) and self.ops.card:
+            self.stepper = GraphStepper(self, self.ops.card)
+
     def prepare_steps(self, state: SequenceState) -> None:
         """Lay out the steps with drafts, so that the first of each kind need not wait for it."""
         if self.stepper and self.stepper.takes(state, 1):

@@ -12,7 +12,7 @@ from kernels.op import OpTable
 from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.quants import QUANTS, QuantTensor
 from kernels.triton.card import Card
-from kernels.triton.layouts import LAYOUTS, pack
+from kernels.triton.layouts import LAYOUTS, pack, pack_into, stack_for
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton", allow_module_level=True)
@@ -82,6 +82,16 @@ def test_a_stack_is_packed_expert_by_expert() -> None:
     up = stack.split_rows((1, 3))[1]
     whole = QuantTensor(up.data.reshape(9, -1), up.type, (9, 256))
     assert torch.equal(pack(up, torch.device("cpu")).data, pack(whole, torch.device("cpu")).data)
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0", "IQ2_S"])
+def test_a_stack_is_filled_entry_by_entry_in_any_order(name: str) -> None:
+    flat = random_weights(name, 3 * 5, 3)
+    whole = QuantTensor(flat.data.view(3, 5, -1), flat.type, (3, 5, flat.shape[1]))
+    stack = stack_for(whole, 3, torch.device("cpu"))
+    for index in (2, 0, 1):
+        pack_into(stack, index, whole.select(index))
+    assert torch.equal(stack.data, pack(whole, torch.device("cpu")).data)
 
 
 def test_packing_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,9 @@ def test_of_a_dense_model_layers_stay() -> None:
     found = place(need("27b"), [12 * GB])
     assert 0 < found.layers.count("memory") < 64
     assert found.layers[-1] == 0 and found.layers[0] == "memory"
-    assert "layers stay in memory" in found.sentence()
+    assert found.sentence() == (
+        f"The model does not fit on the GPU: {found.layers.count('memory')} of 65 layers run on the processor."
+    )
 
 
 def test_two_cards_share_the_layers_in_order() -> None:
