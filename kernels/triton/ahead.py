@@ -94,15 +94,11 @@ def _short(value: Any) -> str:
 
 
 def kernels_of(launches: Iterable[Launch]) -> list[Kernel]:
-    """The different programs of some launches, specialised as Triton does at run time.
-
-    Of those that differ only in K, which says how often a loop runs, the first.
-    """
+    """The different programs of some launches, specialised as Triton does at run time."""
     found: dict[object, Kernel] = {}
     for launch in launches:
         kernel = _kernel(launch)
-        alike = tuple(item for item in kernel.constants if item[0] != "K")
-        found.setdefault((kernel.function.fn.__name__, kernel.signature, alike, kernel.warps), kernel)
+        found.setdefault((kernel.function.fn.__name__, kernel.signature, kernel.constants, kernel.warps), kernel)
     return list(found.values())
 
 

@@ -117,22 +117,13 @@ def _many(
     """Pairs of token and expert sorted by expert, and cut into tiles of one expert each."""
     from kernels.triton.experts import many
 
-    first, second, third = stacks
+    first, _, third = stacks
     count, pairs, used = first.shape[0], ids.numel(), ids.shape[1]
     tiles = some_rows_tiles(card, stacks, max(16, 2 * pairs // count), max(rows, size))
-    flat = ids.flatten()
-    order = flat.argsort(stable=True)
-    sizes = torch.zeros(count, dtype=torch.long, device=card.device).scatter_add_(0, flat, torch.ones_like(flat))
-    ends, tile_ends = sizes.cumsum(0), ((sizes + tiles["BM"] - 1) // tiles["BM"]).cumsum(0)
     most = cdiv(pairs, tiles["BM"]) + min(count, pairs)  # tiles, as many as there can be
-    number = torch.arange(most, device=card.device)
-    expert = torch.searchsorted(tile_ends, number, right=True)
-    known = expert.clamp(max=count - 1)
-    before = tile_ends[known] - (sizes[known] + tiles["BM"] - 1) // tiles["BM"]
-    start = ends[known] - sizes[known] + (number - before) * tiles["BM"]
-    table = order, expert, start, ends[known]
+    table = _tiles_of_pairs(card, ids.flatten(), count, tiles["BM"], most)
     for source, target, n, columns, parts, swiglu in (
-        (x, hidden, rows, size, (first, second), True),
+        (x, hidden, rows, size, stacks[:2], True),
         (hidden, out, size, rows, (third, third), False),
     ):
         a, b = parts
@@ -140,3 +131,17 @@ def _many(
             many, (cdiv(n, tiles["BN"]), most), source, *table, target, a.data, b.data, a.blocks, b.blocks, n, used,
             count, K=columns, K0=a.layout.kind, K1=b.layout.kind, SWIGLU=swiglu, **tiles,
         )  # fmt: skip
+
+
+def _tiles_of_pairs(card: Card, ids: Tensor, count: int, rows: int, most: int) -> tuple[Tensor, ...]:
+    """The order of pairs by expert; and of `most` tiles of so many rows, each one's expert and first and last row."""
+    if card.way == "noted":
+        return tuple(new(card, size, dtype=torch.long) for size in (len(ids), most, most, most))
+    order = ids.argsort(stable=True)
+    sizes = torch.zeros(count, dtype=torch.long, device=card.device).scatter_add_(0, ids, torch.ones_like(ids))
+    ends, tile_ends = sizes.cumsum(0), ((sizes + rows - 1) // rows).cumsum(0)
+    number = torch.arange(most, device=card.device)
+    expert = torch.searchsorted(tile_ends, number, right=True)
+    known = expert.clamp(max=count - 1)
+    before = tile_ends[known] - (sizes[known] + rows - 1) // rows
+    return order, expert, ends[known] - sizes[known] + (number - before) * rows, ends[known]

@@ -71,7 +71,7 @@ _CDNA = Tiles(
 # 256 registers a lane, of 32, and each lane holds twice its share of a matrix unit's operands.
 _RDNA = Tiles(
     exact="split",
-    one=OneRow(4, 4, 64),
+    one=OneRow(4, 4, 32),
     few=Product(16, 64, 16, 4, turned=True),
     few_pairs=Product(16, 64, 16, 4, turned=True),
     many=Product(32, 64, 16, 8, turned=True),
