@@ -58,8 +58,10 @@ class Card:
         return cls.interpreter()
 
     @classmethod
-    def interpreter(cls) -> Card:
-        """Raises ImportError where Triton is missing, or was loaded for a GPU before."""
+    def interpreter(cls, target: str = "sm_90") -> Card:
+        """`target`: which cards' way of doing things. Raises ImportError where Triton is missing, or was loaded for a
+        GPU before.
+        """
         import importlib.util
 
         if importlib.util.find_spec("triton") is None:
@@ -69,7 +71,7 @@ class Card:
             os.environ["TRITON_INTERPRET"] = "1"
         if os.environ.get("TRITON_INTERPRET") != "1":
             raise ImportError("triton was loaded without its interpreter")
-        return cls(torch.device("cpu"), "interpreted")
+        return cls(torch.device("cpu"), "interpreted", target)
 
     @classmethod
     def notes(cls, target: str = "sm_90") -> Card:
