@@ -205,6 +205,7 @@ class ReplyBlock(Vertical, PlainContainer, Block):
     def compose(self) -> ComposeResult:
         if self._thought_view is not None:
             yield self._thought_view
+        self._answer_view.display = bool(self._parts)  # else it would take a line
         yield self._answer_view
         if self.versions[1] > 1 and self.node is not None:
             yield VersionLine(self.node, self.versions)
@@ -253,6 +254,7 @@ class ReplyBlock(Vertical, PlainContainer, Block):
         self._close_thought(unfinished=False)
         await self._answer_view.remove()
         self._answer_view = MarkdownView()
+        self._answer_view.display = False
         await self.mount(self._answer_view, after=self._thought_view)
 
     async def draw(self) -> None:
@@ -270,6 +272,7 @@ class ReplyBlock(Vertical, PlainContainer, Block):
         self._measure_thought()
         if answer:
             self._close_thought(unfinished=False)
+            self._answer_view.display = True
             self._answer_view.append(answer)
         if mounting is not None:
             await mounting
@@ -349,6 +352,7 @@ class ReplyBlock(Vertical, PlainContainer, Block):
         if self._footer is None:
             self._footer = Static(text, classes="reply--footer", markup=False)
             self.mount(self._footer, after=self._answer_view)
+        self._footer.set_class(self._thought_view is None and not self._parts, "-alone")
         self._footer.update(text)
         self._footer.display = bool(text)
 

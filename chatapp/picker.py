@@ -23,7 +23,7 @@ SHORT = 10
 """Choices fewer than these need no box of full height."""
 LABEL = 120
 """Columns of a label at most."""
-COLUMN = 26
+COLUMN = 34
 """Columns within which details are aligned; a longer label pushes its own aside."""
 _NARROWEST, _WIDEST = 76, 116
 _FRAME = 8

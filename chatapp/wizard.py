@@ -85,7 +85,7 @@ class Wizard(ModalScreen[str]):
 
     def _keys(self) -> str:
         remove, back = key_of(self, "wizard.remove", "Delete"), key_of(self, "wizard.back", "Esc")
-        return f"Enter chooses · {back} goes back · type to narrow or search · {remove} removes"
+        return f"Enter chooses · {back} back · type to narrow or search · {remove} removes"
 
     def on_mount(self) -> None:
         self._deaf = self._hub.on_progress(self._progress)

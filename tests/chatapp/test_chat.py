@@ -202,7 +202,9 @@ class TestStatus:
         async with running(FakeBackend([prefill(1200, 8000, 300), gate, say("x")]), tmp_path) as chat:
             await chat.send("q")
             await chat.until(lambda: "prefilling 1,200/8,000" in chat.status())
-            assert "reading 1,200 of 8,000 tokens…" in chat.text()
+            await chat.until(lambda: "reading 1,200" in chat.text())
+            lines = [line.strip() for line in chat.lines()]
+            assert lines[lines.index("▌ q") + 1 :][:2] == ["", "reading 1,200 of 8,000 tokens…"]
             assert "300 cached" in chat.status()
             gate.open()
             await chat.idle()
