@@ -210,7 +210,7 @@ class ComfortPart(ChatBase):
 
 def _about(theme: Theme, *, in_use: bool) -> str:
     """A theme as the list of them tells of it."""
-    kind = "dark " if theme.dark else "light"
+    kind = "dark" if theme.dark else "light"
     return " · ".join(
         part for part in (kind, "in use" if in_use else "", remark(theme.name, paths.themes_path())) if part
     )
