@@ -29,28 +29,69 @@ def bias(f: Function, *, signed: bool) -> int:
     return 128 if signed and f.target.dot in ("avx512vnni", "avxvnni") else 0
 
 
-def prepared(f: Function, codes: Value, *, signed: bool) -> Value:
-    """Weights as `dot` wants them; once for all rows."""
-    return codes ^ -128 if bias(f, signed=signed) else codes
+def few_registers(f: Function) -> bool:
+    """Whether there are 16 of 32 bytes, in place of 32 of 64 or of 16 bytes for vectors of as many."""
+    return f.target.dot == "avx2"
+
+
+def activation_words(f: Function, whole: Value) -> tuple[Value, Value]:
+    """Activations, int32 [16] within 15 bits, as `dot` wants them: two words int32 [4] of four each.
+
+    Four a and four b of 128·a + b; or, where words of 16 bits are multiplied, the first and third, second and fourth.
+    """
+    if f.target.dot == "avx2":
+        short = whole.trunc(vector(i16, LANES))
+        return tuple(short.pick(range(i, LANES, 2)).bitcast(vector(i32, 4)) for i in range(2))  # type: ignore[return-value]
+    high, low = (whole + 64) >> 7, ((whole + 64) & 127) - 64
+    return tuple(part.trunc(vector(i8, LANES)).bitcast(vector(i32, 4)) for part in (high, low))  # type: ignore[return-value]
+
+
+def prepared(f: Function, codes: Value, *, signed: bool) -> tuple[Value, ...]:
+    """Weights, bytes [16·4], as `dot` wants them; once for all rows."""
+    if f.target.dot == "avx2":
+        pairs = codes.bitcast(vector(i16, 2 * LANES))
+        if signed:
+            return (pairs << 8).shifted_with_sign(8), pairs.shifted_with_sign(8)
+        return pairs & 255, pairs >> 8
+    return (codes ^ -128 if bias(f, signed=signed) else codes,)
 
 
 def dot(
-    f: Function, totals: tuple[Value, Value], codes: Value, high: Value, low: Value, *, signed: bool
+    f: Function, totals: tuple[Value, Value], codes: Sequence[Value], first: Value, second: Value, *, signed: bool
 ) -> tuple[Value, Value]:
-    """Two totals [16], which mean 128·the first + the second, + Σ of 4 products each of `codes`, prepared bytes [16·4],
-    and 128·high + low: four int8 as int32 both, the same for all rows.
+    """Two totals [16], which mean 128·the first + the second, + Σ of 4 products each of `codes`, prepared, and four
+    activations, the same for all rows: the words that `quantise` left for them.
     """
+    if f.target.dot == "avx2":
+        words = [x.splat(8).bitcast(vector(i16, LANES)) for x in (first, second)]
+        halves = list(totals)
+        for part, x in zip(codes, words, strict=True):
+            for i, code in enumerate(_parts(part, 2)):
+                halves[i] = halves[i] + f.call("llvm.x86.avx2.pmadd.wd", halves[i].type, code, x)
+        lower, upper = f.pinned(halves)
+        return lower, upper
+    [code] = codes
     if f.target.dot == "plain":
         wide = vector(i32, 4 * LANES)
-        x = (high.splat().bitcast(codes.type).sext(wide) << 7) + low.splat().bitcast(codes.type).sext(wide)
-        return totals[0], _dot_plain(totals[1], codes, x)
-    first, second = (
-        _dot(f, total, codes, x.splat(), signed=signed) for total, x in zip(totals, (high, low), strict=True)
-    )
-    return first, second
+        x = (first.splat().bitcast(code.type).sext(wide) << 7) + second.splat().bitcast(code.type).sext(wide)
+        return totals[0], _dot_plain(totals[1], code, x)
+    high, low = (_dot(f, total, code, x.splat(), signed=signed) for total, x in zip(totals, (first, second), strict=True))
+    return high, low
+
+
+def nothing(f: Function, start: Value | None = None) -> tuple[Value, Value]:
+    """Totals to begin with, that mean `start`, a number of 32 bits, or 0."""
+    if few_registers(f):
+        half = f.zero(vector(i32, LANES // 2)) if start is None else start.splat(LANES // 2)
+        return half, half
+    zero = f.zero(_WORDS)
+    return zero, zero if start is None else start.splat()
 
 
 def together(totals: tuple[Value, Value]) -> Value:
+    """int32 [16]."""
+    if few_registers(totals[0].f):
+        return totals[0].join(totals[1])
     return (totals[0] << 7) + totals[1]
 
 
@@ -63,23 +104,10 @@ def _dot(f: Function, total: Value, codes: Value, spread: Value, *, signed: bool
         return _in_parts(
             2, lambda t, c: f.call("llvm.x86.avx512.vpdpbusd.256", vector(i32, 8), t, c, half), total, codes
         )
-    if f.target.dot == "avx2":
-        half = spread.pick(range(8)).bitcast(vector(i8, 32))
-        return _in_parts(2, lambda t, c: _dot_avx2(f, t, c, half, signed=signed), total, codes)
     quarter = spread.pick(range(4)).bitcast(vector(i8, 16))
     return _in_parts(
         4, lambda t, c: f.call("llvm.aarch64.neon.sdot.v4i32.v16i8", vector(i32, 4), t, c, quarter), total, codes
     )
-
-
-def _dot_avx2(f: Function, total: Value, codes: Value, x: Value, *, signed: bool) -> Value:
-    """u8 × s8 in pairs of 16 bits, then pairs of those. Signed weights give their sign to the activations first."""
-    if signed:
-        zero = f.const(codes.type, 0)
-        x = (codes < 0).choose(zero - x, (codes.equals(0)).choose(zero, x))
-        codes = (codes < 0).choose(zero - codes, codes)
-    pairs = f.call("llvm.x86.avx2.pmadd.ub.sw", vector(i16, 16), codes, x)
-    return total + f.call("llvm.x86.avx2.pmadd.wd", vector(i32, 8), pairs, f.const(vector(i16, 16), 1))
 
 
 def _dot_plain(total: Value, codes: Value, x: Value) -> Value:

@@ -39,19 +39,20 @@ class Block:
         """
         self.f, self.address, self._places, self._ahead = f, address, places, ahead
         self._loaded: dict[tuple[int, str], Value] = {}
+        self.used: dict[tuple[int, str], None] = {}  # offset and kind of all units, in the order of their first use
 
-    @property
-    def used(self) -> list[tuple[int, str]]:
-        """Offset and kind of all units, in the order of their first use."""
-        return list(self._loaded)
+    def forget(self) -> None:
+        """Load again what is used again: cheaper than to put it aside, where registers are few."""
+        self._loaded.clear()
 
     def _load(self, offset: int, name: str) -> Value:
         types = {"unit": _BYTES, "half": vector(half, LANES), "byte": vector(i8, LANES)}
         key = offset, name
         if key not in self._loaded:
             place = self._places[key] if self._places else 0
-            if self._ahead and name == "unit":
+            if self._ahead and name == "unit" and key not in self.used:
                 self.f.prefetch(self.address + (place + self._ahead))
+            self.used[key] = None
             self._loaded[key] = self.f.load_in_order(self.address + place, types[name])
         return self._loaded[key]
 

@@ -122,6 +122,10 @@ class Value:
         """Shifts in zeros."""
         return self if isinstance(other, int) and other == 0 else self._bits("lshr", other)
 
+    def shifted_with_sign(self, bits: int) -> Value:
+        """To the right; shifts in what the sign is."""
+        return Value(self.f, self.f.b.ashr(self.v, self.f.like(self, bits).v))
+
     def _compare(self, sign: str, other: Any) -> Value:
         other = self.f.like(self, other).v
         if self.floating:
@@ -308,6 +312,16 @@ class Function:
         load.align = 1
         self.b._insert(load)
         return Value(self, load)
+
+    def pinned(self, values: Sequence[Value]) -> list[Value]:
+        """The same values, at this place: what they are made of is done before it, and what is loaded after it, after.
+
+        LLVM else sums one after the other where all are meant to grow side by side, and keeps in memory what each needs.
+        """
+        types = [value.type for value in values]
+        outs, ins = ",".join(["=x"] * len(types)), ",".join(map(str, range(len(types))))
+        made = self.b.asm(ir.FunctionType(ir.LiteralStructType(types), types), "", f"{outs},{ins}", [v.v for v in values], True)
+        return [Value(self, self.b.extract_value(made, i)) for i in range(len(types))]
 
     def store(self, address: Value, value: Value, align: int = 1) -> None:
         self.b.store(value.v, self._pointer(address), align=align)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from kernels.cpu.dot import bias, dot, prepared, together
+from kernels.cpu.dot import activation_words, bias, dot, few_registers, nothing, prepared, together
 from kernels.cpu.formats import FORMATS, Block, LaneBlock, layout
 from kernels.cpu.ir import LANES, Function, Value, Variable, f32, half, i8, i16, i32, i64, single, vector
 from kernels.cpu.isa import Target
@@ -64,8 +64,7 @@ def quantise(module: ir.Module, target: Target, name: str, tile: int) -> None:
             rounded = f.call("llvm.rint.v16f32", f32(), h * inverse)
             whole = Value(f, f.b.fptosi(rounded.v, vector(i32, LANES)))
             sums.append(whole.sum())
-            high, low = (whole + 64) >> 7, ((whole + 64) & 127) - 64
-            fours = [part.trunc(vector(i8, LANES)).bitcast(vector(i32, 4)) for part in (high, low)]
+            fours = activation_words(f, whole)
             for j in range(4):
                 unit = group * 8 + (4 * i + j)
                 to = q + first * columns * 2 + (unit * tile + lane) * 8
@@ -131,6 +130,8 @@ def _load_rows(f: Function, at: Value, count: Value) -> Value:
 # bytes a cycle, a product being 11 of them: 80 G products/s on one core of a Xeon in place of 100.
 
 _STAGED = 2048  # columns that are unpacked at a time
+_STAGED_WIDE = 256
+_TILE_WIDE = 4
 
 
 class _Stage:
@@ -141,8 +142,11 @@ class _Stage:
         self.format_, self.form = format_, FORMATS[format_]
         self._zero = self.form.zero + bias(f, signed=self.form.signed)
         self.has_minimum = bool(self._zero or self.form.dmin)
-        groups = _STAGED // self.form.group
-        self.codes, self.scales = f.scratch(LANES * _STAGED), f.scratch(4 * LANES * groups)
+        self.columns = _STAGED_WIDE if few_registers(f) else _STAGED
+        self._parts = 2 if few_registers(f) else 1  # of 64 bytes, for 4 columns
+        groups = self.columns // self.form.group
+        self.codes = f.scratch(LANES * self.columns * self._parts)
+        self.scales = f.scratch(4 * LANES * groups)
         self.minima = f.scratch(4 * LANES * groups if self.has_minimum else 64)
 
     def fill(self, panel: Value, first: Value, last: Value) -> None:
@@ -154,8 +158,10 @@ class _Stage:
             block = Block(f, panel + index * place.nbytes, place.places)
             group, weight = ((index - begin) * (form.block // size) for size in (form.group, 4))
             for i in range(form.block // 4):
-                code = prepared(f, form.codes(block, 4 * i), signed=form.signed)
-                f.store(self.codes + (weight + i) * (4 * LANES), code, 64)
+                for j, code in enumerate(prepared(f, form.codes(block, 4 * i), signed=form.signed)):
+                    f.store(self.codes + ((weight + i) * self._parts + j) * (4 * LANES), code, 64)
+                if few_registers(f):
+                    block.forget()
             d = form.d(block)
             dmin = form.dmin(block) if form.dmin else None
             for i in range(form.block // form.group):
@@ -169,30 +175,38 @@ class _Stage:
 
     def add(self, totals: list[Variable], x: Value, about: Value, columns: Value) -> None:
         """Products of the first `columns` with as many activations are added to the rows' totals."""
-        f, form, tile = self._f, self.form, len(totals)
+        f, tile = self._f, len(totals)
+        at_once = _TILE_WIDE if few_registers(f) else tile
+        for t in range(0, tile, at_once):
+            for index in f.range(0, columns / 32):
+                self._add_groups(totals, range(t, t + at_once), x, about, index)
+
+    def _add_groups(self, totals: list[Variable], some: range, x: Value, about: Value, index: Value) -> None:
+        """32 columns of some rows of the tile."""
+        f, form, tile, parts = self._f, self.form, len(totals), self._parts
         subs, each = 32 // form.group, form.group // 4
-        for index in f.range(0, columns / 32):
-            codes_at, scale_at = self.codes + index * (32 * LANES), index * (4 * LANES * subs)
-            for sub in range(subs):
-                at = [codes_at + 4 * LANES * (sub * each + i) for i in range(each)]
-                codes = [f.load(place, vector(i8, 4 * LANES), 64) for place in at]
-                scale = f.load(self.scales + scale_at + 4 * LANES * sub, f32(), 64)
-                minimum = None
-                if self.has_minimum:
-                    minimum = f.load(self.minima + scale_at + 4 * LANES * sub, f32(), 64)
-                for t in range(tile):
-                    place = about + (index * tile + t) * (4 * _META)
-                    four = x + index * (64 * tile) + (sub * each * tile + t) * 8
-                    sums = (f.zero(vector(i32, LANES)),) * 2
-                    for i, code in enumerate(codes):
-                        sums = dot(f, sums, code, *_both(f, four + 8 * tile * i), signed=form.signed)
-                    part = together(sums).float() * f.load(place + 4 * _SCALE, single, 4).splat()
-                    total = part * scale + totals[t].value
-                    if minimum:
-                        total = (
-                            total - f.load(place + 4 * (_SUM + _which(form.group, sub)), single, 4).splat() * minimum
-                        )
-                    totals[t].value = total
+        codes_at, scale_at = self.codes + index * (32 * LANES * parts), index * (4 * LANES * subs)
+        for sub in range(subs):
+            scale = f.load(self.scales + scale_at + 4 * LANES * sub, f32(), 64)
+            minimum = None
+            if self.has_minimum:
+                minimum = f.load(self.minima + scale_at + 4 * LANES * sub, f32(), 64)
+            sums = {t: nothing(f) for t in some}
+            type_ = vector(i8, 4 * LANES) if parts == 1 else vector(i16, 2 * LANES)
+
+            def codes(i: int, at: Value, type_: ir.Type = type_) -> tuple[Value, ...]:
+                return tuple(f.load(at + 4 * LANES * (i * parts + j), type_, 64) for j in range(parts))
+
+            for i, t in ((i, t) for i in range(each) for t in some):
+                    four = x + index * (64 * tile) + ((sub * each + i) * tile + t) * 8
+                    sums[t] = dot(f, sums[t], codes(i, codes_at + 4*LANES*parts*sub*each), *_both(f, four), signed=form.signed)
+            for t in some:
+                place = about + (index * tile + t) * (4 * _META)
+                part = together(sums[t]).float() * f.load(place + 4 * _SCALE, single, 4).splat()
+                total = part * scale + totals[t].value
+                if minimum:
+                    total = total - f.load(place + 4 * (_SUM + _which(form.group, sub)), single, 4).splat() * minimum
+                totals[t].value = total
 
 
 def _panel_of_many(
@@ -200,8 +214,8 @@ def _panel_of_many(
     count: Value, columns: Value, tokens: Value,
 ) -> None:  # fmt: skip
     """A panel's products with all tiles; `count` rows of it go to `out`, rows of `stride` bytes."""
-    for begin in f.range(0, columns, _STAGED):
-        end = (begin + _STAGED).smaller(columns)
+    for begin in f.range(0, columns, stage.columns):
+        end = (begin + stage.columns).smaller(columns)
         stage.fill(panel, begin, end)
         for first in f.range(0, tokens, tile):
             totals = [f.variable(f.zero(f32())) for _ in range(tile)]
@@ -255,19 +269,31 @@ def _group(f: Function, format_: str, block: Block, group: int, tile: int, x: Va
     form = FORMATS[format_]
     zero = form.zero + bias(f, signed=form.signed)
     weights = range(group * form.group, (group + 1) * form.group, 4)
-    codes = [prepared(f, form.codes(block, weight), signed=form.signed) for weight in weights]
-    products = []
-    for t in range(tile):
-        start = f.zero(vector(i32, LANES))
-        if zero:
+    starts: list[Value | None] = [None] * tile
+    if zero:
+        for t in range(tile):
             place = about + (group * form.group // 32 * tile + t) * 4 * _META
-            negative = f.load(place + 4 * (_NEGATIVE + _which(form.group, group)), i32, 4)
-            start = (negative * zero).splat()
-        sums = f.zero(vector(i32, LANES)), start
-        for weight, four in zip(weights, codes, strict=True):
-            sums = dot(f, sums, four, *_both(f, x + 2 * weight * tile + 8 * t), signed=form.signed)
-        products.append(together(sums))
-    return products
+            starts[t] = f.load(place + 4 * (_NEGATIVE + _which(form.group, group)), i32, 4) * zero
+    sums = [nothing(f, start) for start in starts]
+
+    def codes(weight: int) -> tuple[Value, ...]:
+        return prepared(f, form.codes(block, weight), signed=form.signed)
+
+    def add(t: int, weight: int, four: tuple[Value, ...]) -> None:
+        sums[t] = dot(f, sums[t], four, *_both(f, x + 2 * weight * tile + 8 * t), signed=form.signed)
+
+    if few_registers(f):
+        block.forget()
+        for weight in weights:
+            four = codes(weight)
+            for t in range(tile):
+                add(t, weight, four)
+    else:
+        all_ = [codes(weight) for weight in weights]
+        for t in range(tile):
+            for weight, four in zip(weights, all_, strict=True):
+                add(t, weight, four)
+    return [together(each) for each in sums]
 
 
 def _both(f: Function, at: Value) -> tuple[Value, Value]:
