@@ -56,30 +56,47 @@ def prepared(f: Function, codes: Value, *, signed: bool) -> tuple[Value, ...]:
     return (codes ^ -128 if bias(f, signed=signed) else codes,)
 
 
+Totals = tuple[Value, Value]  # of 16 numbers: the one half and the other, or 128·the first + the second
+
+
 def dot(
-    f: Function, totals: tuple[Value, Value], codes: Sequence[Value], first: Value, second: Value, *, signed: bool
-) -> tuple[Value, Value]:
-    """Two totals [16], which mean 128·the first + the second, + Σ of 4 products each of `codes`, prepared, and four
-    activations, the same for all rows: the words that `quantise` left for them.
+    f: Function, totals: Sequence[Totals], codes: Sequence[Value], places: Sequence[Value], *, signed: bool
+) -> list[Totals]:
+    """Each row's totals + Σ of 4 products each of `codes`, prepared, and four activations, the same for all 16; at the
+    row's place lie the two words that `activation_words` made of them.
     """
-    if f.target.dot == "avx2":
-        words = [x.splat(8).bitcast(vector(i16, LANES)) for x in (first, second)]
-        halves = list(totals)
-        for part, x in zip(codes, words, strict=True):
-            for i, code in enumerate(_parts(part, 2)):
-                halves[i] = halves[i] + f.call("llvm.x86.avx2.pmadd.wd", halves[i].type, code, x)
-        lower, upper = f.pinned(halves)
-        return lower, upper
+    if few_registers(f):
+        return _dot_words(f, totals, codes, places)
     [code] = codes
-    if f.target.dot == "plain":
-        wide = vector(i32, 4 * LANES)
-        x = (first.splat().bitcast(code.type).sext(wide) << 7) + second.splat().bitcast(code.type).sext(wide)
-        return totals[0], _dot_plain(totals[1], code, x)
-    high, low = (_dot(f, total, code, x.splat(), signed=signed) for total, x in zip(totals, (first, second), strict=True))
-    return high, low
+    done = []
+    for (a, b), place in zip(totals, places, strict=True):
+        first, second = f.load(place, i32, 4), f.load(place + 4, i32, 4)
+        if f.target.dot == "plain":
+            wide = vector(i32, 4 * LANES)
+            x = (first.splat().bitcast(code.type).sext(wide) << 7) + second.splat().bitcast(code.type).sext(wide)
+            done.append((a, _dot_plain(b, code, x)))
+        else:
+            a, b = (_dot(f, t, code, x.splat(), signed=signed) for t, x in ((a, first), (b, second)))
+            done.append((a, b))
+    return done
 
 
-def nothing(f: Function, start: Value | None = None) -> tuple[Value, Value]:
+def _dot_words(
+    f: Function, totals: Sequence[Totals], codes: Sequence[Value], places: Sequence[Value]
+) -> list[Totals]:
+    """Two halves of two codes are held while all rows pass; the totals of four rows fit beside them."""
+    halves = [half for total in totals for half in total]
+    for part, code in enumerate(codes):
+        lower, upper = _parts(code, 2)
+        for t, place in enumerate(places):
+            x = f.load(place + 4 * part, i32, 4).splat(LANES // 2).bitcast(lower.type)
+            for i, own in ((2 * t, lower), (2 * t + 1, upper)):
+                halves[i] = halves[i] + f.call("llvm.x86.avx2.pmadd.wd", halves[i].type, own, x)
+        halves = f.pinned(halves)
+    return list(zip(halves[::2], halves[1::2], strict=True))
+
+
+def nothing(f: Function, start: Value | None = None) -> Totals:
     """Totals to begin with, that mean `start`, a number of 32 bits, or 0."""
     if few_registers(f):
         half = f.zero(vector(i32, LANES // 2)) if start is None else start.splat(LANES // 2)
@@ -88,7 +105,7 @@ def nothing(f: Function, start: Value | None = None) -> tuple[Value, Value]:
     return zero, zero if start is None else start.splat()
 
 
-def together(totals: tuple[Value, Value]) -> Value:
+def together(totals: Totals) -> Value:
     """int32 [16]."""
     if few_registers(totals[0].f):
         return totals[0].join(totals[1])

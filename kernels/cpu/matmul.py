@@ -191,18 +191,16 @@ class _Stage:
             minimum = None
             if self.has_minimum:
                 minimum = f.load(self.minima + scale_at + 4 * LANES * sub, f32(), 64)
-            sums = {t: nothing(f) for t in some}
+            sums = [nothing(f) for _ in some]
             type_ = vector(i8, 4 * LANES) if parts == 1 else vector(i16, 2 * LANES)
-
-            def codes(i: int, at: Value, type_: ir.Type = type_) -> tuple[Value, ...]:
-                return tuple(f.load(at + 4 * LANES * (i * parts + j), type_, 64) for j in range(parts))
-
-            for i, t in ((i, t) for i in range(each) for t in some):
-                    four = x + index * (64 * tile) + ((sub * each + i) * tile + t) * 8
-                    sums[t] = dot(f, sums[t], codes(i, codes_at + 4*LANES*parts*sub*each), *_both(f, four), signed=form.signed)
+            for i in range(each):
+                at = codes_at + 4 * LANES * parts * (sub * each + i)
+                codes = [f.load(at + 4 * LANES * j, type_, 64) for j in range(parts)]
+                places = [x + index * (64 * tile) + ((sub * each + i) * tile + t) * 8 for t in some]
+                sums = dot(f, sums, codes, places, signed=form.signed)
             for t in some:
                 place = about + (index * tile + t) * (4 * _META)
-                part = together(sums[t]).float() * f.load(place + 4 * _SCALE, single, 4).splat()
+                part = together(sums[t - some[0]]).float() * f.load(place + 4 * _SCALE, single, 4).splat()
                 total = part * scale + totals[t].value
                 if minimum:
                     total = total - f.load(place + 4 * (_SUM + _which(form.group, sub)), single, 4).splat() * minimum
@@ -279,26 +277,20 @@ def _group(f: Function, format_: str, block: Block, group: int, tile: int, x: Va
     def codes(weight: int) -> tuple[Value, ...]:
         return prepared(f, form.codes(block, weight), signed=form.signed)
 
-    def add(t: int, weight: int, four: tuple[Value, ...]) -> None:
-        sums[t] = dot(f, sums[t], four, *_both(f, x + 2 * weight * tile + 8 * t), signed=form.signed)
+    def add(some: slice, weight: int, four: tuple[Value, ...]) -> None:
+        places = [x + 2 * weight * tile + 8 * t for t in range(tile)[some]]
+        sums[some] = dot(f, sums[some], four, places, signed=form.signed)
 
     if few_registers(f):
         block.forget()
         for weight in weights:
-            four = codes(weight)
-            for t in range(tile):
-                add(t, weight, four)
+            add(slice(tile), weight, codes(weight))
     else:
         all_ = [codes(weight) for weight in weights]
         for t in range(tile):
             for weight, four in zip(weights, all_, strict=True):
-                add(t, weight, four)
+                add(slice(t, t + 1), weight, four)
     return [together(each) for each in sums]
-
-
-def _both(f: Function, at: Value) -> tuple[Value, Value]:
-    """Four a and four b."""
-    return f.load(at, i32, 4), f.load(at + 4, i32, 4)
 
 
 # Plain numbers stay where they are, row after row, and are multiplied as float32.
