@@ -44,6 +44,7 @@ class Report:
     load_s: float
     prefill_tokens: int
     prefill_tok_per_s: float
+    prefill_cpu_ms: float  # of all threads, per token
     decode: tuple[Decode, ...]
     peak_mb: float
     good: bool = True  # there is nothing to hold it to
@@ -57,7 +58,10 @@ class Report:
             f"first token after {self.load_s:.2f} s",
         ]
         if self.prefill_tokens:
-            lines.append(f"prefill of {self.prefill_tokens}: {self.prefill_tok_per_s:.0f} tok/s")
+            lines.append(
+                f"prefill of {self.prefill_tokens}: {self.prefill_tok_per_s:.0f} tok/s, "
+                f"{self.prefill_cpu_ms:.1f} ms of processor time each"
+            )
         lines += [
             f"decode after {decode.context}: {decode.tok_per_s:.1f} tok/s, {decode.gb_per_s:.1f} GB/s, "
             f"{decode.cpu_ms:.1f} ms of processor time, {decode.python_ms:.2f} ms in Python"
@@ -79,29 +83,33 @@ def measure(
     model.logits(hidden)
     load = time.perf_counter() - started
     weights = loaded.gguf.file_bytes
+    rate, used = _prefill(model, prefill, repeats) if prefill else (0.0, 0.0)
     return Report(
         model=path.name,
         threads=threads,
         ops=model.ops.column,
         load_s=load,
         prefill_tokens=prefill,
-        prefill_tok_per_s=_prefill(model, prefill, repeats) if prefill else 0.0,
+        prefill_tok_per_s=rate,
+        prefill_cpu_ms=used,
         decode=tuple(_decode(model, context, tokens, weights) for context in contexts),
         peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (10 if sys.platform == "linux" else 20)),
     )
 
 
-def _prefill(model: Qwen35, tokens: int, repeats: int) -> float:
-    rates = []
+def _prefill(model: Qwen35, tokens: int, repeats: int) -> tuple[float, float]:
+    """Tokens per second and milliseconds of processor time per token."""
+    rates, used = [], []
     for _ in range(repeats):
         state = model.new_state()
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         while state.length < tokens:
             hidden = model.forward([_TOKEN] * min(model.config.prefill_chunk, tokens - state.length), state)
             state.commit()
         model.logits(hidden[-1:])
         rates.append(tokens / (time.perf_counter() - started))
-    return statistics.median(rates)
+        used.append(1e3 * (time.process_time() - cpu) / tokens)
+    return statistics.median(rates), statistics.median(used)
 
 
 def _with_context(model: Qwen35, tokens: int) -> SequenceState:

@@ -1,11 +1,14 @@
 """Both engines in turn on the same file with the same threads; not part of the tests.
 
     python tests/bench_peer.py MODEL.gguf --peer PYTHON [--threads N] [--rounds N] [--context N ...] [--prefill N]
-                               [--kept FOLDER]
+                               [--kept FOLDER] [--repacked]
 
 PYTHON is an interpreter that has llama-cpp-python. `--prefill 0` leaves prefill out, `--context 0` decoding. What the
 peer has read of a long context is kept in FOLDER, so that it need not be read again in each round (the own engine takes
 random keys and values); `--rounds 0` does no more than fill the folder.
+
+`--repacked` leaves the peer its extra buffers, weights that it repacks for the processor: its best where they work, but
+with AMX it crashes on some shapes.
 
 Every round runs each engine in a process of its own; the ratios are of medians over the rounds, of wall-clock speed and
 of processor time, which other programs disturb less (with several threads it counts those that wait). `peak_mb` is the
@@ -25,11 +28,11 @@ from pathlib import Path
 PEER = """
 import json, os, resource, statistics, sys, time
 import llama_cpp
-path, threads, prefill, repeats, tokens, contexts, folder = json.loads(sys.argv[1])
+path, threads, prefill, repeats, tokens, contexts, folder, repacked = json.loads(sys.argv[1])
 defaults = llama_cpp.llama_model_default_params
 def plain():
     params = defaults()
-    params.use_extra_bufts = False  # its AMX buffers crash on some shapes
+    params.use_extra_bufts = repacked
     return params
 llama_cpp.llama_cpp.llama_model_default_params = plain
 started = time.perf_counter()
@@ -38,12 +41,13 @@ model = llama_cpp.Llama(path, n_threads=threads, n_threads_batch=threads, n_ctx=
                         verbose=False)
 model.eval([9])
 load = time.perf_counter() - started
-rates = []
+rates, used = [], []
 for _ in range(repeats if prefill else 0):
     model.reset()
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     model.eval([9] * prefill)
     rates.append(prefill / (time.perf_counter() - started))
+    used.append(1e3 * (time.process_time() - cpu) / prefill)
 decode = []
 for context in contexts:
     model.reset()
@@ -65,7 +69,8 @@ for context in contexts:
         cpus.append(time.process_time() - cpu)
     decode.append({"context": context, "tok_per_s": 1 / statistics.median(walls[2:]),
                    "cpu_ms": 1e3 * statistics.median(cpus[2:])})
-print(json.dumps({"load_s": load, "prefill_tok_per_s": statistics.median(rates or [0]), "decode": decode,
+print(json.dumps({"load_s": load, "prefill_tok_per_s": statistics.median(rates or [0]),
+                  "prefill_cpu_ms": statistics.median(used or [0]), "decode": decode,
                   "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
 """
 
@@ -78,7 +83,7 @@ def run(command: list[str]) -> dict[str, object]:
 
 def figures(report: dict[str, object]) -> dict[str, float]:
     """Every figure by name."""
-    names = ("load_s", "prefill_tok_per_s", "peak_mb")
+    names = ("load_s", "prefill_tok_per_s", "prefill_cpu_ms", "peak_mb")
     found = {name: float(report[name]) for name in names}  # type: ignore[arg-type]
     for decode in report["decode"]:  # type: ignore[attr-defined]
         for name in ("tok_per_s", "cpu_ms"):
@@ -97,9 +102,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--context", type=int, nargs="+", default=[128, 4096])
     parser.add_argument("--kept", type=Path)
+    parser.add_argument("--repacked", action="store_true")
     options = parser.parse_args()
     contexts = [context for context in options.context if context]
-    peers = [options.prefill, options.repeats, options.tokens, contexts, str(options.kept or "")]
+    peers = [options.prefill, options.repeats, options.tokens, contexts, str(options.kept or ""), options.repacked]
     words = json.dumps([str(options.model), options.threads, *peers])
     if not options.rounds:
         run([options.peer, "-c", PEER, words])

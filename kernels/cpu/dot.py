@@ -81,9 +81,7 @@ def dot(
     return done
 
 
-def _dot_words(
-    f: Function, totals: Sequence[Totals], codes: Sequence[Value], places: Sequence[Value]
-) -> list[Totals]:
+def _dot_words(f: Function, totals: Sequence[Totals], codes: Sequence[Value], places: Sequence[Value]) -> list[Totals]:
     """Two halves of two codes are held while all rows pass; the totals of four rows fit beside them."""
     halves = [half for total in totals for half in total]
     for part, code in enumerate(codes):

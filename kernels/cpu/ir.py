@@ -316,11 +316,13 @@ class Function:
     def pinned(self, values: Sequence[Value]) -> list[Value]:
         """The same values, at this place: what they are made of is done before it, and what is loaded after it, after.
 
-        LLVM else sums one after the other where all are meant to grow side by side, and keeps in memory what each needs.
+        LLVM else makes sums one after the other that were to grow side by side, and puts aside what each needs.
         """
         types = [value.type for value in values]
         outs, ins = ",".join(["=x"] * len(types)), ",".join(map(str, range(len(types))))
-        made = self.b.asm(ir.FunctionType(ir.LiteralStructType(types), types), "", f"{outs},{ins}", [v.v for v in values], True)
+        made = self.b.asm(
+            ir.FunctionType(ir.LiteralStructType(types), types), "", f"{outs},{ins}", [v.v for v in values], True
+        )
         return [Value(self, self.b.extract_value(made, i)) for i in range(len(types))]
 
     def store(self, address: Value, value: Value, align: int = 1) -> None:

@@ -2,9 +2,11 @@
 
 An activation is scale·(128·a + b), a and b bytes, so each weight that was loaded is multiplied twice: 128 times nearer
 to float32 than bytes alone, which other engines use.
+With AVX2 alone, bytes would take two steps to their sums, and signed ones three; so there activations stay whole, 16
+bits each, as do the codes of a group once they are unpacked, and one product of pairs (vpmaddwd) is exact.
 
 One pass over the weights serves 1 to 5 rows of x (a token, or a draft to verify) or tiles of 8 (prefill). Within a tile
-of R rows, x is [K/4, R, 2] of four a and four b, beside [K/32, R] of `_META` numbers of 32 bits about each group.
+of R rows, x is [K/4, R, 2] of four a and four b (AVX2: of two whole ones each), beside [K/32, R] of `_META` numbers of 32 bits about each group.
 
 Measured on one core of an EPYC with AVX512-VNNI, in processor time and with activations of 8 bits: Q4_K from memory
 20–22 GB/s, all that the memory gives one core, and 71 G weights/s from the cache; tiles of 8 did 150 G products/s.
@@ -19,9 +21,11 @@ of 150.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from llvmlite import ir
 
-from kernels.cpu.dot import activation_words, bias, dot, few_registers, nothing, prepared, together
+from kernels.cpu.dot import Totals, activation_words, bias, dot, few_registers, nothing, prepared, together
 from kernels.cpu.formats import FORMATS, Block, LaneBlock, layout
 from kernels.cpu.ir import LANES, Function, Value, Variable, f32, half, i8, i16, i32, i64, single, vector
 from kernels.cpu.isa import Target
@@ -130,8 +134,10 @@ def _load_rows(f: Function, at: Value, count: Value) -> Value:
 # bytes a cycle, a product being 11 of them: 80 G products/s on one core of a Xeon in place of 100.
 
 _STAGED = 2048  # columns that are unpacked at a time
-_STAGED_WIDE = 256
-_TILE_WIDE = 4
+
+# The same with AVX2: codes of 16 bits, which stay in a first cache that two threads share, and the rows of a tile whose
+# totals fit 16 registers beside the codes.
+_STAGED_WORDS, _ROWS_OF_WORDS = 256, 4
 
 
 class _Stage:
@@ -142,7 +148,7 @@ class _Stage:
         self.format_, self.form = format_, FORMATS[format_]
         self._zero = self.form.zero + bias(f, signed=self.form.signed)
         self.has_minimum = bool(self._zero or self.form.dmin)
-        self.columns = _STAGED_WIDE if few_registers(f) else _STAGED
+        self.columns = _STAGED_WORDS if few_registers(f) else _STAGED
         self._parts = 2 if few_registers(f) else 1  # of 64 bytes, for 4 columns
         groups = self.columns // self.form.group
         self.codes = f.scratch(LANES * self.columns * self._parts)
@@ -176,7 +182,7 @@ class _Stage:
     def add(self, totals: list[Variable], x: Value, about: Value, columns: Value) -> None:
         """Products of the first `columns` with as many activations are added to the rows' totals."""
         f, tile = self._f, len(totals)
-        at_once = _TILE_WIDE if few_registers(f) else tile
+        at_once = _ROWS_OF_WORDS if few_registers(f) else tile
         for t in range(0, tile, at_once):
             for index in f.range(0, columns / 32):
                 self._add_groups(totals, range(t, t + at_once), x, about, index)
@@ -184,23 +190,27 @@ class _Stage:
     def _add_groups(self, totals: list[Variable], some: range, x: Value, about: Value, index: Value) -> None:
         """32 columns of some rows of the tile."""
         f, form, tile, parts = self._f, self.form, len(totals), self._parts
+        type_ = vector(i16, 2 * LANES) if few_registers(f) else vector(i8, 4 * LANES)
         subs, each = 32 // form.group, form.group // 4
         codes_at, scale_at = self.codes + index * (32 * LANES * parts), index * (4 * LANES * subs)
+
+        def codes(i: int) -> tuple[Value, ...]:
+            places = (codes_at + 4 * LANES * (i * parts + part) for part in range(parts))
+            return tuple(f.load(place, type_, 64) for place in places)
+
+        def four(i: int, t: int) -> Value:
+            return x + index * (64 * tile) + (i * tile + t) * 8
+
         for sub in range(subs):
+            weights = range(sub * each, (sub + 1) * each)
+            products = _products(f, weights, codes, some, four, lambda t: nothing(f), signed=form.signed)
             scale = f.load(self.scales + scale_at + 4 * LANES * sub, f32(), 64)
             minimum = None
             if self.has_minimum:
                 minimum = f.load(self.minima + scale_at + 4 * LANES * sub, f32(), 64)
-            sums = [nothing(f) for _ in some]
-            type_ = vector(i8, 4 * LANES) if parts == 1 else vector(i16, 2 * LANES)
-            for i in range(each):
-                at = codes_at + 4 * LANES * parts * (sub * each + i)
-                codes = [f.load(at + 4 * LANES * j, type_, 64) for j in range(parts)]
-                places = [x + index * (64 * tile) + ((sub * each + i) * tile + t) * 8 for t in some]
-                sums = dot(f, sums, codes, places, signed=form.signed)
-            for t in some:
+            for t, sums in zip(some, products, strict=True):
                 place = about + (index * tile + t) * (4 * _META)
-                part = together(sums[t - some[0]]).float() * f.load(place + 4 * _SCALE, single, 4).splat()
+                part = together(sums).float() * f.load(place + 4 * _SCALE, single, 4).splat()
                 total = part * scale + totals[t].value
                 if minimum:
                     total = total - f.load(place + 4 * (_SUM + _which(form.group, sub)), single, 4).splat() * minimum
@@ -267,30 +277,47 @@ def _group(f: Function, format_: str, block: Block, group: int, tile: int, x: Va
     form = FORMATS[format_]
     zero = form.zero + bias(f, signed=form.signed)
     weights = range(group * form.group, (group + 1) * form.group, 4)
-    starts: list[Value | None] = [None] * tile
-    if zero:
-        for t in range(tile):
-            place = about + (group * form.group // 32 * tile + t) * 4 * _META
-            starts[t] = f.load(place + 4 * (_NEGATIVE + _which(form.group, group)), i32, 4) * zero
-    sums = [nothing(f, start) for start in starts]
 
     def codes(weight: int) -> tuple[Value, ...]:
         return prepared(f, form.codes(block, weight), signed=form.signed)
 
-    def add(some: slice, weight: int, four: tuple[Value, ...]) -> None:
-        places = [x + 2 * weight * tile + 8 * t for t in range(tile)[some]]
-        sums[some] = dot(f, sums[some], four, places, signed=form.signed)
+    def four(weight: int, t: int) -> Value:
+        return x + 2 * weight * tile + 8 * t
+
+    def start(t: int) -> Totals:
+        if not zero:
+            return nothing(f)
+        place = about + (group * form.group // 32 * tile + t) * 4 * _META
+        return nothing(f, f.load(place + 4 * (_NEGATIVE + _which(form.group, group)), i32, 4) * zero)
 
     if few_registers(f):
         block.forget()
+    products = _products(f, weights, codes, range(tile), four, start, signed=form.signed)
+    return [together(sums) for sums in products]
+
+
+def _products(
+    f: Function, weights: range, codes: Callable[[int], tuple[Value, ...]], rows: range,
+    four: Callable[[int, int], Value], start: Callable[[int], Totals], *, signed: bool,
+) -> Iterable[Totals]:  # fmt: skip
+    """For each row its start + Σ of products of the weights' codes; four(weight, row) is the place of activations.
+
+    All codes are held while a row passes, or else all rows' totals while a code does.
+    """
+    if few_registers(f):
+        totals = [start(t) for t in rows]
         for weight in weights:
-            add(slice(tile), weight, codes(weight))
-    else:
-        all_ = [codes(weight) for weight in weights]
-        for t in range(tile):
-            for weight, four in zip(weights, all_, strict=True):
-                add(slice(t, t + 1), weight, four)
-    return [together(each) for each in sums]
+            totals = dot(f, totals, codes(weight), [four(weight, t) for t in rows], signed=signed)
+        return totals
+    all_ = [codes(weight) for weight in weights]
+
+    def of_row(t: int) -> Totals:
+        totals = [start(t)]
+        for weight, code in zip(weights, all_, strict=True):
+            totals = dot(f, totals, code, [four(weight, t)], signed=signed)
+        return totals[0]
+
+    return (of_row(t) for t in rows)  # each when it is asked for
 
 
 # Plain numbers stay where they are, row after row, and are multiplied as float32.

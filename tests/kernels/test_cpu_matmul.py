@@ -78,7 +78,7 @@ def test_one_row_on_lesser_processors(narrow: Machine, name: str) -> None:
     assert close(*product(narrow, 1, random_weights(name, 37, 2)))
 
 
-@pytest.mark.parametrize("name", LIGHT)
+@pytest.mark.parametrize("name", [*LIGHT, "Q6_K"])
 def test_more_rows_on_lesser_processors(narrow: Machine, name: str) -> None:
     assert close(*product(narrow, 3, random_weights(name, 37, 2)))
     assert close(*product(narrow, 6, random_weights(name, 37, 2)))
