@@ -2,11 +2,13 @@
 
 An activation is scale·(128·a + b), a and b bytes, so each weight that was loaded is multiplied twice: 128 times nearer
 to float32 than bytes alone, which other engines use.
+
 With AVX2 alone, bytes would take two steps to their sums, and signed ones three; so there activations stay whole, 16
 bits each, as do the codes of a group once they are unpacked, and one product of pairs (vpmaddwd) is exact.
 
 One pass over the weights serves 1 to 5 rows of x (a token, or a draft to verify) or tiles of 8 (prefill). Within a tile
-of R rows, x is [K/4, R, 2] of four a and four b (AVX2: of two whole ones each), beside [K/32, R] of `_META` numbers of 32 bits about each group.
+of R rows, x is [K/4, R, 2] of four a and four b (AVX2: two times two whole ones), beside [K/32, R] of `_META` numbers
+of 32 bits about each group.
 
 Measured on one core of an EPYC with AVX512-VNNI, in processor time and with activations of 8 bits: Q4_K from memory
 20–22 GB/s, all that the memory gives one core, and 71 G weights/s from the cache; tiles of 8 did 150 G products/s.
