@@ -3,7 +3,7 @@
 What a load takes, in bytes:
 
     base      the interpreter and torch (158 MB), the file's header (63 MB), native functions and what makes them
-              (80 MB), the tokenizer and the template (84 MB), as measured
+              (80 MB), the tokenizer and the template (84 MB), as measured; 30 MB of it go back after the load
     weights   the tensors as they are packed, which is the file without its header, and 1 % to fill whole cache lines
     kv        2 · attention layers · KV heads · head dim · 4 per token (in 8 bits: 1, and a scale of 4 for each head)
     mtp       the same of the MTP block's one layer
@@ -27,8 +27,9 @@ DEFAULT_CONTEXT = 32_768  # tokens
 BLOCK = 256  # tokens of keys and values that are allocated at once
 VOCABULARY = 248_320
 _HEADER = 11_000_000  # bytes of vocabulary and merges in a file of this family
-_BASE = 385_000_000
+_BASE = 355_000_000
 _FILLED = 1.01
+_UNEVEN = 1.2  # rooms are not of the very size of what is in them
 _BEGINNING = 1024  # tokens
 COPIES = 4  # of the recurrent state: the live one, the next one, and two places to come back to
 _SHARE = 0.9  # of the memory that models may take
@@ -84,9 +85,9 @@ def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "a
 def work(config: ModelConfig) -> int:
     """Bytes that a row of prefill takes while it goes through the layers.
 
-    For each kind of layer what there is of a row where that is most: its residual and norms, what comes out of a
-    projection, and what is made of that. One kind follows another, but the C library's heap does not give one's room
-    to the other whole: their pieces are of other sizes, and smaller things come to lie between. So they add up.
+    That is what there is of a row where that is most, in one kind of layer or another: its residual and norms, what
+    comes out of a projection, and what is made of that. What one layer leaves is room for the next
+    (`kernels.cpu.memory`), but not to the byte.
     """
     h, delta, q, k = config.hidden, config.delta, config.heads * config.head_dim, config.kv_heads * config.head_dim
     recurrent = 2 * h + 3 * delta.conv_channels + 2 * delta.value_dim  # qkv, mixed, inputs; z, o
@@ -94,9 +95,7 @@ def work(config: ModelConfig) -> int:
     # Of an expert: a copy of the row, gate and up, two products. Else gate, up and their product. Beside these the
     # residual before and after, their norms, and the mixer's output.
     used = config.moe.used * (3 * h + 2 * config.moe.ff) if config.moe else 3 * config.ff
-    ff = 5 * h + used
-    mtp = 6 * h if config.mtp_layers else 0  # embedding and hidden state, both normed, what is made of them
-    return 4 * (recurrent + attention + ff + mtp)
+    return round(4 * _UNEVEN * max(recurrent, attention, 5 * h + used))
 
 
 def decode_bytes(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "auto") -> float:

@@ -150,10 +150,12 @@ class TestBenchmark:
         assert not replace(report, expected=94 * 10**7).good
 
 
-def test_a_row_of_prefill_is_what_its_layers_hold() -> None:
-    """By hand for the 4B: DeltaNet, attention, feed-forward and MTP block, in floats."""
+def test_a_row_of_prefill_is_what_the_largest_layer_holds() -> None:
+    """By hand, in floats: the 4B's feed-forward; the 35B-A3B's, of eight experts; one whose heads are many."""
     recurrent = 2 * 2560 + 3 * (2 * 16 * 128 + 32 * 128) + 2 * 32 * 128
-    attention = 2 * 2560 + 5 * 16 * 256 + 2 * 4 * 256
-    ff, mtp = 5 * 2560 + 3 * 9216, 6 * 2560
-    assert fit.work(known("Qwen3.5-4B", mtp=True)) == 4 * (recurrent + attention + ff + mtp)
-    assert fit.work(known("Qwen3.5-4B")) == 4 * (recurrent + attention + ff)
+    ff = 5 * 2560 + 3 * 9216
+    assert ff > recurrent
+    assert fit.work(known("Qwen3.5-4B")) == round(1.2 * 4 * ff)
+    assert fit.work(known("Qwen3.5-35B-A3B")) == round(1.2 * 4 * (5 * 2048 + 8 * (3 * 2048 + 2 * 512)))
+    wide = replace(known("Qwen3.5-4B"), heads=64)
+    assert fit.work(wide) == round(1.2 * 4 * (2 * 2560 + 5 * 64 * 256 + 2 * 4 * 256))
