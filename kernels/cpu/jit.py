@@ -49,12 +49,14 @@ class Compiler:
         made_of = repr((_sources(), self.target, llvm.llvm_version_info, writer.__module__, name))
         path = self._cache / f"{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.o"
         with contextlib.suppress(OSError):
-            return path.read_bytes()
+            kept = path.read_bytes()
+            if kept[:_SEAL] == _seal(kept[_SEAL:]):  # a damaged one would fail at every start, or do something else
+                return kept[_SEAL:]
         code = self.compile(writer, name, parameters)
         with contextlib.suppress(OSError):  # then it is compiled again next time
             self._cache.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self._cache, delete=False) as file:
-                file.write(code)
+                file.write(_seal(code) + code)
             Path(file.name).replace(path)
         return code
 
@@ -80,6 +82,14 @@ def _target_machine(target: Target) -> llvm.TargetMachine:
         cpu=target.cpu, features=target.features, opt=3, jit=True, reloc="pic"
     )
     return made
+
+
+_SEAL = hashlib.sha256().digest_size
+
+
+def _seal(code: bytes) -> bytes:
+    """What a kept object begins with."""
+    return hashlib.sha256(code).digest()
 
 
 @functools.cache

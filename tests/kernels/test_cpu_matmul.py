@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -197,6 +200,42 @@ def test_objects_are_kept_and_used_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.glob("*.o"))
     monkeypatch.setattr(Compiler, "compile", None)
     assert torch.equal(product(Machine(1, cache=tmp_path), 1, weight)[0], first)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_object_is_made_anew(tmp_path: Path, damage: str) -> None:
+    def address() -> int:
+        return Compiler(isa.host(), tmp_path).address(threads.pool_stop)
+
+    assert address()
+    [path] = tmp_path.iterdir()
+    good = path.read_bytes()
+    middle = len(good) // 2
+    flipped = good[:middle] + bytes([good[middle] ^ 1]) + good[middle + 1 :]
+    path.write_bytes({"cut": good[:middle], "flipped": flipped, "empty": b""}[damage])
+    assert address()
+    assert [path] == list(tmp_path.iterdir())
+    assert path.read_bytes() == good
+
+
+def test_two_at_once_keep_one_whole_object(tmp_path: Path) -> None:
+    """Each that makes the same puts it in place in one step: whoever looks meanwhile finds none, or a whole one."""
+    compilers = [Compiler(isa.host(), tmp_path) for _ in range(2)]
+    met = threading.Barrier(2)
+    compile_ = Compiler.compile
+
+    def together(self: Compiler, *what: Any) -> bytes:
+        code = compile_(self, *what)
+        met.wait(60)  # both have found nothing, and write now
+        return code
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(Compiler, "compile", together)
+        assert all(pool.map(lambda compiler: compiler.address(threads.pool_stop), compilers))
+    assert len(list(tmp_path.iterdir())) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Compiler, "compile", None)
+        assert Compiler(isa.host(), tmp_path).address(threads.pool_stop)
 
 
 def test_a_folder_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
