@@ -3,11 +3,12 @@
 What a load takes, in bytes:
 
     base      the interpreter and torch (158 MB), the file's header (63 MB), native functions and what makes them
-              (80 MB), the tokenizer and the template (84 MB), as measured; 30 MB of it go back after the load
-    weights   the tensors as they are packed, which is the file without its header, and 1 % to fill whole cache lines
+              (30 MB), the tokenizer and the template (80 MB), as measured; 30 MB of it go back after the load
+    weights   the tensors as they are packed, which is the file without its header, and 2.5 % of large pages not filled
     kv        2 · attention layers · KV heads · head dim · 4 per token (in 8 bits: 1, and a scale of 4 for each head)
     mtp       the same of the MTP block's one layer
     state     value heads · 128 · 128 · 4 of each DeltaNet layer, and its convolution's window
+    steps     what a decode step leaves, twice: the states again, with the inputs of its rows
     work      what the rows of the longest piece of prefill are at once, see `work`
 
 A token is decoded in the time in which the weights that it needs, its keys and values and its states come from memory;
@@ -25,10 +26,11 @@ from runtime.models.config import ModelConfig
 
 DEFAULT_CONTEXT = 32_768  # tokens
 BLOCK = 256  # tokens of keys and values that are allocated at once
+ROWS = 5  # of a decode step at most
 VOCABULARY = 248_320
 _HEADER = 11_000_000  # bytes of vocabulary and merges in a file of this family
-_BASE = 355_000_000
-_FILLED = 1.01
+_BASE = 301_000_000
+_FILLED = 1.025
 _UNEVEN = 1.2  # rooms are not of the very size of what is in them
 _BEGINNING = 1024  # tokens
 COPIES = 4  # of the recurrent state: the live one, the next one, and two places to come back to
@@ -46,11 +48,12 @@ class Need:
     kv: int
     mtp: int
     state: int
+    steps: int
     work: int
 
     @property
     def total(self) -> int:
-        return self.base + self.weights + self.kv + self.mtp + self.state + self.work
+        return self.base + self.weights + self.kv + self.mtp + self.state + self.steps + self.work
 
 
 def read(path: Path) -> tuple[ModelConfig, int]:
@@ -78,6 +81,7 @@ def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "a
         kv=config.attention_layers * per_layer,
         mtp=config.mtp_layers * per_layer,
         state=COPIES * state,
+        steps=2 * (state + deltas * 4 * ROWS * (2 * delta.conv_channels + 2 * delta.value_heads)),
         work=rows * work(config),
     )
 

@@ -16,6 +16,7 @@ from runtime.hub.protocol import Gpu, Machine
 from runtime.loading import DEFAULT_CONTEXT
 from runtime.models.config import ModelConfig
 from runtime.models.loading import load_model
+from runtime.models.stepping import ROWS, Layout
 from runtime.protocol import Load
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -30,7 +31,7 @@ def known(model: str, *, mtp: bool = False) -> ModelConfig:
 
 
 def test_the_runtime_s_own_numbers_are_meant() -> None:
-    assert (fit.BLOCK, fit.DEFAULT_CONTEXT) == (BLOCK, DEFAULT_CONTEXT)
+    assert (fit.BLOCK, fit.DEFAULT_CONTEXT, fit.ROWS) == (BLOCK, DEFAULT_CONTEXT, ROWS)
 
 
 @pytest.mark.parametrize("name", ["tiny-dense", "tiny-moe"])
@@ -48,6 +49,8 @@ def test_keys_values_and_states_are_as_large_as_they_are(name: str, kind: KVType
     assert need.kv == sum(block.nbytes for block in state.kv.blocks)
     assert need.mtp == (sum(block.nbytes for block in state.mtp_kv.blocks) if state.mtp_kv else 0)
     assert need.state == fit.COPIES * sum(layer.nbytes for layer in state.recurrent)
+    slab = 4 * (Layout(config).size - ROWS * config.hidden)
+    assert need.steps == pytest.approx(2 * slab, rel=0.05)  # each piece begins at a cache line
 
 
 @pytest.mark.parametrize(
