@@ -9,7 +9,7 @@ from kernels.quants import QuantTensor
 from kernels.triton.card import Card, power_of_two
 from kernels.triton.common import FEW, cdiv, new
 from kernels.triton.layouts import Packed
-from kernels.triton.ops_products import one_row_tiles, some_rows_tiles
+from kernels.triton.ops_products import one_row_tiles, sides, some_rows_tiles
 from kernels.triton.ops_rows import rms_norm
 
 
@@ -119,7 +119,8 @@ def _many(
 
     first, _, third = stacks
     count, pairs, used = first.shape[0], ids.numel(), ids.shape[1]
-    tiles = some_rows_tiles(card, stacks, max(16, 2 * pairs // count), max(rows, size))
+    each, precision = max(16, 2 * pairs // count), card.precision("bf16")
+    tiles = sides(card, card.tiles.many_experts, stacks, each, max(rows, size), precision)
     most = cdiv(pairs, tiles["BM"]) + min(count, pairs)  # tiles, as many as there can be
     table = _tiles_of_pairs(card, ids.flatten(), count, tiles["BM"], most)
     for source, target, n, columns, parts, swiglu in (

@@ -12,6 +12,7 @@ from kernels.triton.card import Card
 from kernels.triton.common import FEW, cdiv, new
 from kernels.triton.layouts import Packed
 from kernels.triton.ops_rows import rms_norm
+from kernels.triton.tiles import Product
 
 _PARTS = 4  # weights of one launch
 
@@ -101,11 +102,18 @@ def _words(parts: Sequence[Packed]) -> int:
 def some_rows_tiles(
     card: Card, parts: Sequence[Packed], tokens: int, rows: int, *, pairs: bool = False
 ) -> dict[str, Any]:
-    """BM rows of x, BN of the weights, BJ words of each, and warps; `pairs`: of two weights in one kernel."""
+    """Of a product of `tokens` rows; `pairs`: of two weights in one kernel."""
     few = tokens <= FEW
     tiles = card.tiles.many if not few else card.tiles.few_pairs if pairs else card.tiles.few
+    return sides(card, tiles, parts, tokens, rows, card.precision("exact" if few else "bf16"))
+
+
+def sides(
+    card: Card, tiles: Product, parts: Sequence[Packed], tokens: int, rows: int, precision: str
+) -> dict[str, Any]:
+    """BM rows of x, BN of the weights, BJ words of each, and warps."""
     return {
-        "PRECISION": card.precision("exact" if few else "bf16"),
+        "PRECISION": precision,
         "TURNED": tiles.turned,
         "BM": card.tile(tiles.rows, tokens, 16),
         "BN": card.tile(tiles.weights, rows, 16),

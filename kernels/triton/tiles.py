@@ -52,6 +52,7 @@ class Tiles:
     few: Product = Product(16, 32, 32, 4)
     few_pairs: Product = Product(16, 32, 32, 4)  # gate and up in one kernel
     many: Product = Product(64, 128, 16, 8)
+    many_experts: Product = Product(64, 64, 16, 8)  # of a prompt's rows by experts
     attend: Attend = Attend(16, 16, 8)
     attend_many: Attend = Attend(32, 16, 8)
     step_warps: int = 8  # of a recurrent layer's step
@@ -66,6 +67,7 @@ _CDNA = Tiles(
     few=Product(16, 64, 32, 4, turned=True),
     few_pairs=Product(16, 64, 32, 4, turned=True),
     many=Product(64, 128, 16, 8, turned=True),
+    many_experts=Product(64, 128, 16, 8, turned=True),
 )
 
 # 256 registers a lane, of 32, and each lane holds twice its share of a matrix unit's operands.
@@ -75,6 +77,7 @@ _RDNA = Tiles(
     few=Product(16, 64, 16, 4, turned=True),
     few_pairs=Product(16, 64, 16, 4, turned=True),
     many=Product(32, 64, 16, 8, turned=True),
+    many_experts=Product(32, 64, 16, 8, turned=True),
     attend=Attend(16, 16, 8, part=32, turned=True),
     attend_many=Attend(16, 32, 8, part=32, turned=True),
     step_warps=16,

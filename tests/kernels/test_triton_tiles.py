@@ -48,6 +48,7 @@ def test_products(count: int) -> None:
     assert (found.double() - wanted).norm() <= (BF16 if count > 8 else 1e-5) * wanted.norm()
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 def test_a_product_by_parts_has_16_bits_and_keeps_what_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32, since the interpreter multiplies no bfloat16: the parts have no more bits than fit in one."""
     import triton
