@@ -112,12 +112,13 @@ def sides(
     card: Card, tiles: Product, parts: Sequence[Packed], tokens: int, rows: int, precision: str
 ) -> dict[str, Any]:
     """BM rows of x, BN of the weights, BJ words of each, and warps."""
+    dense = any(part.layout.fields == 16 for part in parts)  # whose fields are all in registers at once
     return {
         "PRECISION": precision,
         "TURNED": tiles.turned,
         "BM": card.tile(tiles.rows, tokens, 16),
         "BN": card.tile(tiles.weights, rows, 16),
-        "BJ": card.tile(tiles.words, _words(parts), 16),
+        "BJ": card.tile(tiles.words // 2 if dense else tiles.words, _words(parts), 16),
         "warps": tiles.warps,
     }
 

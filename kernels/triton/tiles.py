@@ -54,7 +54,7 @@ class Tiles:
     many: Product = Product(64, 128, 16, 8)
     many_experts: Product = Product(64, 64, 16, 8)  # of a prompt's rows by experts
     attend: Attend = Attend(16, 16, 8)
-    attend_many: Attend = Attend(32, 16, 8)
+    attend_many: Attend = Attend(64, 16, 8)
     step_warps: int = 8  # of a recurrent layer's step
     chunked: bool = True
 
@@ -68,6 +68,7 @@ _CDNA = Tiles(
     few_pairs=Product(16, 64, 32, 4, turned=True),
     many=Product(64, 128, 16, 8, turned=True),
     many_experts=Product(64, 128, 16, 8, turned=True),
+    attend_many=Attend(32, 16, 8),
 )
 
 # 256 registers a lane, of 32, and each lane holds twice its share of a matrix unit's operands.
