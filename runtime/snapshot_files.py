@@ -32,7 +32,6 @@ _READABLE = (1, VERSION)  # the first had exact places only
 MANIFEST, LOCK = "manifest.json", "lock"
 _NAME = re.compile(r"(?:ids|kv|mtp|place|place16)-([0-9a-f]{32})\.safetensors")
 _CHUNK = 8 << 20  # bytes written between two looks at whether to go on
-_POPULATE = 22  # MADV_POPULATE_READ: map all pages at once, which Linux can since 5.14
 _LARGEST_MANIFEST = 16 << 20  # bytes
 _DTYPES = {torch.float32: "F32", torch.int32: "I32", torch.int8: "I8", torch.int16: "I16", torch.float16: "F16"}
 
@@ -204,8 +203,7 @@ def read_tensors(folder: Path, name: str, expected: Mapping[str, Tensor]) -> dic
         if size != len(header) + sum(tensor.nbytes for tensor in expected.values()) or file.read(len(header)) != header:
             raise DamagedError(f"{name} holds other tensors")
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    with contextlib.suppress(OSError):
-        data.madvise(_POPULATE)
+    # Hashing maps the pages, without Python's lock: to have them all mapped first, with it, took longer.
     tensors, at = {}, len(header)
     for key, wanted in expected.items():
         tensors[key] = torch.frombuffer(data, dtype=wanted.dtype, count=wanted.numel(), offset=at).view(wanted.shape)

@@ -9,10 +9,10 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -239,51 +239,22 @@ class SnapshotStore:
         state = self._empty.fork(0)
         if (state.mtp_kv is None) != (manifest.mtp is None):
             raise DamagedError("a model with an MTP block wrote it for one without, or the other way round")
-        with ThreadPoolExecutor(_READERS) as readers:  # whose work is hashing, without Python's lock
-            place = readers.submit(self._places.read, folder, manifest.places[length], length)
-            read = functools.partial(self._read_kv, readers, folder, held)
-            read(manifest.kv, state.kv, manifest.tokens, length)
-            if state.mtp_kv and manifest.mtp is not None:
-                stored, wanted = (max(tokens - 1, 0) for tokens in (manifest.tokens, length))
-                read(manifest.mtp, state.mtp_kv, stored, wanted)
+        caches = [(manifest.kv, state.kv, manifest.tokens, length)]
+        if state.mtp_kv and manifest.mtp is not None:
+            caches.append((manifest.mtp, state.mtp_kv, max(manifest.tokens - 1, 0), max(length - 1, 0)))
+        jobs: list[Callable[[], Any]] = [functools.partial(self._places.read, folder, manifest.places[length], length)]
+        for names, cache, stored, wanted in caches:
+            jobs += _block_readers(folder, held, names, cache, stored, wanted)
+        place, *found = _side_by_side(jobs)
+        for names, cache, stored, wanted in caches:
+            count = -(-wanted // BLOCK)
+            _append(cache, names, found[:count], stored)
+            del found[:count]
         state.ids = snapshot.ids[:length]
-        state.recurrent = list(place.result().recurrent)
-        state.last_hidden = place.result().last_hidden
+        state.recurrent = list(place.recurrent)
+        state.last_hidden = place.last_hidden
         state.checkpoint()
         return state
-
-    def _read_kv(
-        self,
-        readers: Executor,
-        folder: Path,
-        held: Mapping[str, KVBlock],
-        names: Sequence[str],
-        cache: KVCache,
-        stored: int,
-        wanted: int,
-    ) -> None:
-        """The blocks that hold the first `wanted` of `stored` rows."""
-        if len(names) != -(-stored // BLOCK):
-            raise DamagedError("the number of blocks is not that of the tokens")
-        like = cache.new_block()
-        found: list[KVBlock | Future[dict[str, Tensor]]] = []
-        for start, name in zip(range(0, wanted, BLOCK), names, strict=False):
-            shape = like.rows(min(stored - start, BLOCK))
-            found.append(held.get(_digest_in(name)) or readers.submit(read_tensors, folder, name, shape))
-        for start, name, one in zip(range(0, wanted, BLOCK), names, found, strict=False):
-            rows = min(stored - start, BLOCK)
-            if isinstance(one, KVBlock):
-                cache.blocks.append(one)
-                continue
-            tensors = _placed(one.result(), like.tensors)
-            if rows == BLOCK:  # stays mapped: what is part of a sequence is never written to
-                cache.blocks.append(KVBlock(tensors, BLOCK, _digest_in(name)))
-                continue
-            block = cache.new_block()
-            block.used = rows
-            for key, tensor in block.rows(rows).items():
-                tensor.copy_(tensors[key])
-            cache.blocks.append(block)
 
     # writing
 
@@ -382,6 +353,62 @@ class SnapshotStore:
         if (key := topic or sentence) not in self._told:
             self._told.add(key)
             self._notify(sentence)
+
+
+def _side_by_side(jobs: Sequence[Callable[[], T]]) -> list[T]:
+    """The results of all, in order. Each thread, this one too, has its share at once: to hand over one file after the
+    other took as long as reading it."""
+    count = min(_READERS, os.cpu_count() or 1)
+    results: list[T | None] = [None] * len(jobs)
+
+    def share(first: int) -> None:
+        results[first::count] = [job() for job in jobs[first::count]]
+
+    with ThreadPoolExecutor(max(count - 1, 1)) as others:  # whose work is hashing, without Python's lock
+        shares = [others.submit(share, first) for first in range(1, count)]
+        share(0)
+        for one in shares:
+            one.result()
+    return cast(list[T], results)
+
+
+def _block_readers(
+    folder: Path, held: Mapping[str, KVBlock], names: Sequence[str], cache: KVCache, stored: int, wanted: int
+) -> list[Callable[[], KVBlock | dict[str, Tensor]]]:
+    """Each gives a block that is held, or the tensors of one; of those with the first `wanted` of `stored` rows."""
+    if len(names) != -(-stored // BLOCK):
+        raise DamagedError("the number of blocks is not that of the tokens")
+    readers: list[Callable[[], KVBlock | dict[str, Tensor]]] = []
+    like = cache.new_block()
+    for start, name in zip(range(0, wanted, BLOCK), names, strict=False):
+        if block := held.get(_digest_in(name)):
+            readers.append(functools.partial(_same, block))
+        else:
+            readers.append(functools.partial(read_tensors, folder, name, like.rows(min(stored - start, BLOCK))))
+    return readers
+
+
+def _same(block: KVBlock) -> KVBlock:
+    return block
+
+
+def _append(cache: KVCache, names: Sequence[str], found: Sequence[KVBlock | dict[str, Tensor]], stored: int) -> None:
+    """Blocks of what was read."""
+    like = cache.new_block()
+    for index, one in enumerate(found):
+        rows = min(stored - index * BLOCK, BLOCK)
+        if isinstance(one, KVBlock):
+            cache.blocks.append(one)
+            continue
+        tensors = _placed(one, like.tensors)
+        if rows == BLOCK:  # stays mapped: what is part of a sequence is never written to
+            cache.blocks.append(KVBlock(tensors, BLOCK, _digest_in(names[index])))
+            continue
+        block = cache.new_block()
+        block.used = rows
+        for key, tensor in block.rows(rows).items():
+            tensor.copy_(tensors[key])
+        cache.blocks.append(block)
 
 
 def _ids_shape(tokens: int) -> dict[str, Tensor]:
