@@ -121,10 +121,12 @@ class StatePool:
             del self._unsaved[name]
         return True
 
-    def preload(self, cancelled: Callable[[], bool]) -> bool:
+    def preload(
+        self, cancelled: Callable[[], bool], expect: Callable[[Sequence[int]], None] = lambda ids: None
+    ) -> bool:
         """Bring the conversations used last from disk to memory, ahead of the turn that will go on with one.
 
-        Returns whether it got there before it was cancelled.
+        `expect` is told the ids of each. Returns whether it got there before it was cancelled.
         """
         recent = self.snapshots.recent()[:_PRELOADED] if self.snapshots else []
         for snapshot in recent:
@@ -135,6 +137,7 @@ class StatePool:
                 break
             if name not in self._states and (state := self.snapshots.load(snapshot, snapshot.manifest.tokens)):
                 self._states = {name: state, **self._states}  # used before those that are there
+                expect(state.ids)
         return True
 
     def drop(self, conversation: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -29,6 +31,7 @@ STOP_TOKENS: Final = ("<|im_end|>", "<|endoftext|>")
 
 # The regex engine gives up, and takes the process with it, after 10 million steps inside one match.
 MAX_CHARACTERS: Final = 8_000_000
+_KNOWN: Final = 1_000_000  # characters of prompts before the last one
 MAX_SPECIALS: Final = 10_000
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -95,7 +98,7 @@ class Tokenizer:
             raise TokenizerError("The file names no token that ends a reply.")
         self._named_ids = named_ids
         self._bpe = self._build(merges, pre)
-        self._last_prompt: dict[str, list[int]] = {}
+        self._known: dict[str, list[int]] = {}  # texts of the last prompts, the last used last
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
@@ -179,33 +182,54 @@ class Tokenizer:
         return self._plain(text)
 
     def encode_prompt(self, pieces: Iterable[int | str]) -> list[int]:
-        """Ids of special tokens, given as ids, and of plain text between them.
+        """Ids of special tokens, given as ids, and of plain text between them. Raises TextTooLongError.
 
-        Neighbouring texts are encoded as one. What the last prompt held is not encoded again, so a growing
+        Neighbouring texts are encoded as one. What the last prompts held is not encoded again, so a growing
         conversation costs its new part only.
         """
-        remembered, self._last_prompt = self._last_prompt, {}
+        whole = joined(pieces)
+        self._know([piece for piece in whole if isinstance(piece, str)])
         ids: list[int] = []
-        for piece in joined(pieces):
-            if isinstance(piece, int):
-                ids.append(piece)
-                continue
-            encoded = remembered.get(piece) or self._plain(piece)
-            self._last_prompt[piece] = encoded
-            ids += encoded
+        for piece in whole:
+            ids += [piece] if isinstance(piece, int) else self._known[piece]
         return ids
+
+    def expect(self, ids: Sequence[int]) -> None:
+        """Encode ahead of time the texts between the special tokens of a prompt that is likely to come again."""
+        special = set(self._specials.values())
+        runs = (run for plain, run in itertools.groupby(ids, lambda id: id not in special) if plain)
+        with contextlib.suppress(TextTooLongError):
+            self._know([text for run in runs if (text := self.decode(run))])
+
+    def _know(self, texts: Sequence[str]) -> None:
+        """Encode those of a prompt's texts that are not known, and forget the ones used longest ago."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        self._known |= zip(new, self._encoded(new), strict=True)
+        for text in texts:
+            self._known[text] = self._known.pop(text)
+        kept = set(texts)
+        excess = sum(map(len, self._known)) - _KNOWN
+        for text in list(self._known):
+            if excess <= 0 or text in kept:
+                break
+            excess -= len(text)
+            del self._known[text]
 
     def _ids(self, piece: int | str) -> list[int]:
         return [piece] if isinstance(piece, int) else self._plain(piece)
 
     def _plain(self, text: str) -> list[int]:
-        if len(text) > MAX_CHARACTERS:
-            raise TextTooLongError(
-                f"The text is {len(text):,} characters long; at most {MAX_CHARACTERS:,} can be read."
-            )
-        # The batch form skips the character offsets, which take most of the time.
-        ids: list[int] = self._bpe.encode_batch_fast([valid_text(text)], add_special_tokens=False)[0].ids
-        return ids
+        return self._encoded([text])[0]
+
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        for text in texts:
+            if len(text) > MAX_CHARACTERS:
+                raise TextTooLongError(
+                    f"The text is {len(text):,} characters long; at most {MAX_CHARACTERS:,} can be read."
+                )
+        # The batch form skips the character offsets, which take most of the time, and takes all cores.
+        encodings = self._bpe.encode_batch_fast([valid_text(text) for text in texts], add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
     def token_bytes(self, token_id: int) -> bytes:
         """What the token stands for; nothing for control tokens, padding and ids outside the vocabulary."""

@@ -147,7 +147,7 @@ class ChatModel:
 
     def preload(self, cancelled: Callable[[], bool]) -> bool:
         """Bring to memory what the next turn is likely to go on from. Returns whether it got there."""
-        return self.engine.pool.preload(cancelled)
+        return self.engine.pool.preload(cancelled, self._tokenizer.expect)
 
     def save(self, cancelled: Callable[[], bool]) -> None:
         """Bring the states that have changed to disk, while nobody waits; it can be asked again."""

@@ -216,8 +216,10 @@ class TestPreload:
         self, model: Qwen35, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         engine = new_engine(model, store=new_store(model, folder))
-        engine.pool.preload(never)
+        expected: list[list[int]] = []
+        engine.pool.preload(never, lambda ids: expected.append(list(ids)))
         assert [h.conversation for h in engine.pool.holdings() if h.memory_bytes] == ["4", "3", "2"]
+        assert expected == [prompt(4), prompt(3), prompt(2)]
         monkeypatch.setattr(SnapshotStore, "load", lambda *args, **kwargs: pytest.fail("read"))
         assert ask(engine, "4", request(prompt(4)))[1] == 60
         assert [h.conversation for h in engine.pool.holdings() if h.memory_bytes] == ["4", "3", "2"]

@@ -128,16 +128,51 @@ class TestSpecialTokens:
             *SMALL.encode("<think>"),
         ]
 
-    def test_only_the_new_part_of_a_growing_prompt_is_encoded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        encoded: list[str] = []
-        plain = Tokenizer._plain
-        monkeypatch.setattr(Tokenizer, "_plain", lambda self, text: encoded.append(text) or plain(self, text))
+    @pytest.fixture
+    def encoded(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The texts that are encoded from now on."""
+        texts: list[str] = []
+        plain = Tokenizer._encoded
+        monkeypatch.setattr(Tokenizer, "_encoded", lambda self, new: texts.extend(new) or plain(self, new))
+        return texts
+
+    def test_only_the_new_part_of_a_growing_prompt_is_encoded(self, encoded: list[str]) -> None:
         tokenizer = Tokenizer.from_metadata(metadata())
         history: list[int | str] = [IM_START, "hello", IM_END]
         tokenizer.encode_prompt(history)
         ids = tokenizer.encode_prompt([*history, "world"])
         assert encoded == ["hello", "world"]
         assert ids == [IM_START, HELLO, IM_END, *b"world"]
+
+    def test_a_prompt_is_known_after_another_conversation_s_and_forgotten_after_many(
+        self, encoded: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("runtime.tokenizer._KNOWN", 12)
+        tokenizer = Tokenizer.from_metadata(metadata())
+        for text in ("hello", "there", "hello"):
+            tokenizer.encode_prompt([IM_START, text])
+        assert encoded == ["hello", "there"]
+        for text in ("again", "hello", "there"):
+            tokenizer.encode_prompt([IM_START, text])
+        assert encoded == ["hello", "there", "again", "there"]
+
+    def test_a_prompt_longer_than_what_is_remembered_is_known_when_it_grows(
+        self, encoded: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("runtime.tokenizer._KNOWN", 3)
+        tokenizer = Tokenizer.from_metadata(metadata())
+        tokenizer.encode_prompt(["hello", IM_END, "world"])
+        assert tokenizer.encode_prompt(["hello", IM_END, "world", IM_END]) == [HELLO, IM_END, *b"world", IM_END]
+        assert encoded == ["hello", "world"]
+
+    def test_a_prompt_that_is_expected_is_not_encoded_again(self, encoded: list[str]) -> None:
+        tokenizer = Tokenizer.from_metadata(metadata())
+        prompt: list[int | str] = [IM_START, "hello", IM_END, THINK, "wörld"]
+        ids = Tokenizer.from_metadata(metadata()).encode_prompt(prompt)
+        tokenizer.expect(ids)
+        encoded.clear()
+        assert tokenizer.encode_prompt(prompt) == ids
+        assert not encoded
 
     def test_stops_are_the_end_of_turn_the_end_of_text_and_the_files_own(self) -> None:
         assert SMALL.stop_ids == {IM_END, ENDOFTEXT}
