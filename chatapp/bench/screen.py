@@ -123,7 +123,8 @@ async def on_paper(work: Callable[[Screen], Awaitable[T]]) -> T:
         async def pilot(_: Pilot[object]) -> None:
             try:
                 await app.chat.opened.wait()
-                await app.workers.wait_for_complete([each for each in app.workers if each.node is app])
+                if warming := [each for each in app.workers if each.node is app]:  # with none, it waits for all others
+                    await app.workers.wait_for_complete(warming)
                 done.append(await work(Screen(app, store)))
             finally:
                 app.exit()
