@@ -24,7 +24,8 @@ else:
         def made(cls: type) -> type:
             cls.__doc__ = cls.__doc__ or f"{cls.__name__}."  # else a signature is made for it
             make = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)
-            return _equipped(make(cls), eq)
+            own = frozenset(vars(cls))
+            return _equipped(make(cls), eq, own)
 
         return made
 
@@ -32,12 +33,15 @@ else:
 __all__ = ["dataclass"]
 
 
-def _equipped(cls: type[Any], eq: bool) -> type[Any]:
+def _equipped(cls: type[Any], eq: bool, own: frozenset[str]) -> type[Any]:
+    """The class with all methods but its `own`."""
     fields = dataclasses.fields(cls)
     names = tuple(field.name for field in fields)
     write = {name: cls.__dict__[name].__set__ for name in names}  # those of the slots, which know no freezing
     factories = {field.name: field.default_factory for field in fields if field.default_factory is not MISSING}
     defaults = {field.name: field.default for field in fields if field.default is not MISSING}
+    shown = tuple(field.name for field in fields if field.repr)  # a key is not
+    compared = tuple(field.name for field in fields if field.compare)
     places: tuple[str, ...] = cls.__match_args__
 
     def init(self: Any, /, *values: Any, **named: Any) -> None:
@@ -59,17 +63,19 @@ def _equipped(cls: type[Any], eq: bool) -> type[Any]:
         if named:
             raise TypeError(f"{cls.__name__} has no field {sorted(named)}")
 
-    def values_of(self: Any) -> Iterator[Any]:
-        return (getattr(self, name) for name in names)
+    def values_of(self: Any, of: tuple[str, ...] = names) -> Iterator[Any]:
+        return (getattr(self, name) for name in of)
 
     def show(self: Any) -> str:
-        return f"{cls.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+        return f"{cls.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def equal(self: Any, other: object) -> bool:
-        return tuple(values_of(self)) == tuple(values_of(other)) if other.__class__ is cls else NotImplemented
+        if other.__class__ is not cls:
+            return NotImplemented
+        return bool(tuple(values_of(self, compared)) == tuple(values_of(other, compared)))
 
     def number(self: Any) -> int:
-        return hash(tuple(values_of(self)))
+        return hash(tuple(values_of(self, compared)))
 
     def refuse_set(self: Any, name: str, value: object) -> Never:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -95,6 +101,7 @@ def _equipped(cls: type[Any], eq: bool) -> type[Any]:
     if eq:
         methods |= {"__eq__": equal, "__hash__": number}
     for name, method in methods.items():
-        method.__name__ = name
-        setattr(cls, name, method)
+        if name not in own:
+            method.__name__ = name
+            setattr(cls, name, method)
     return cls

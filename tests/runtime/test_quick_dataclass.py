@@ -103,3 +103,42 @@ def test_what_does_not_fit_the_fields_raises(call: Callable[[], object]) -> None
 def test_what_it_cannot_make_is_refused() -> None:
     with pytest.raises(TypeError, match="frozen"):
         quick_dataclass.dataclass(frozen=False, slots=True)
+
+
+def test_a_field_that_is_not_shown_or_not_compared_is_not() -> None:
+    def of(decorate: Callable[..., Any]) -> Any:
+        @decorate(frozen=True, slots=True)
+        class Account:
+            name: str
+            key: str = dataclasses.field(repr=False)
+            seen: int = dataclasses.field(default=0, compare=False)
+
+        return Account
+
+    quick, standard = of(quick_dataclass.dataclass), of(dataclasses.dataclass)
+    shown = [repr(each("me", "s3cret", 1)).rpartition(".")[2] for each in (quick, standard)]
+    assert shown == ["Account(name='me', seen=1)"] * 2
+    for each in (quick, standard):
+        assert each("me", "k", 1) == each("me", "k", 2)
+        assert hash(each("me", "k", 1)) == hash(each("me", "k", 2))
+        assert each("me", "k") != each("me", "other")
+
+
+def test_a_method_of_the_class_s_own_stays() -> None:
+    @quick_dataclass.dataclass(frozen=True, slots=True)
+    class Account:
+        key: str
+
+        def __repr__(self) -> str:
+            return "Account(***)"
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 7
+
+    account = Account("s3cret")
+    assert repr(account) == "Account(***)"
+    assert account == Account("other")
+    assert hash(account) == 7
