@@ -69,10 +69,10 @@ def _equipped(cls: type[Any], eq: bool, own: frozenset[str]) -> type[Any]:
     def show(self: Any) -> str:
         return f"{cls.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
-    def equal(self: Any, other: object) -> bool:
+    def equal(self: Any, other: object) -> Any:
         if other.__class__ is not cls:
             return NotImplemented
-        return bool(tuple(values_of(self, compared)) == tuple(values_of(other, compared)))
+        return tuple(values_of(self, compared)) == tuple(values_of(other, compared))
 
     def number(self: Any) -> int:
         return hash(tuple(values_of(self, compared)))
