@@ -50,7 +50,7 @@ class Rooms:
     """Memory for tensors that come and go in the same few sizes: what one leaves the next one gets, faults and all."""
 
     def __init__(self) -> None:
-        self._free: list[Tensor] = []  # uint8, by size
+        self._free: list[Tensor] = []  # uint8
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
         """Like torch.empty. Once nobody holds it or a view of it, its room is free."""
@@ -62,18 +62,12 @@ class Rooms:
         held.room, held.free = room, self._leave
         return torch.frombuffer(held, dtype=dtype).view(tuple(shape))
 
-    def clear(self) -> None:
-        """Give the system what is free."""
-        self._free.clear()
-
     def _take(self, nbytes: int) -> Tensor:
         """The smallest that is free and large enough, or a new one."""
-        fits = [room for room in self._free if nbytes <= len(room) <= _LOOSE * nbytes]
+        fits = [i for i, room in enumerate(self._free) if nbytes <= len(room) <= _LOOSE * nbytes]
         if not fits:
             return _pages(nbytes)
-        room = min(fits, key=len)
-        del self._free[next(i for i, one in enumerate(self._free) if one is room)]
-        return room
+        return self._free.pop(min(fits, key=lambda i: len(self._free[i])))
 
     def _leave(self, room: Tensor) -> None:
         self._free.append(room)
