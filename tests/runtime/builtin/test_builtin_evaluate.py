@@ -17,6 +17,7 @@ from runtime.builtin.export import export
 from runtime.builtin.generate import Generator, Request
 from runtime.builtin.model import LanguageModel, ModelConfig
 from runtime.builtin.runtime_answers import RuntimeAnswers
+from runtime.builtin.vocabulary import SPECIAL
 
 
 @pytest.mark.parametrize(
@@ -109,12 +110,16 @@ def test_a_file_answers_as_the_training_model_does(tour: Tour, tokenizer: Tokeni
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.3).copy_(p.half().float())
+        # Random weights choose control tokens too, which the runtime shows to nobody: a logit of 0 is never the largest.
+        model.token_embd.weight[: len(SPECIAL)] = 0
     export(model, tokenizer, tmp_path / "model.gguf", Type.F16)
     chosen = cases(tour, ["talk"])[:4]
     trained = Generator(model, tokenizer, max_tokens=24).answer([request(c) for c in chosen])
     through_runtime = RuntimeAnswers(tmp_path / "model.gguf", threads=1).answer([request(c) for c in chosen])
     for a, b in zip(trained, through_runtime, strict=True):
-        assert (b.thought + b.reply).startswith((a.thought + a.reply)[:20])
+        expected = (a.thought + a.reply).rstrip("\ufffd")  # the last token may be a part of a character
+        assert len(a.ids) == 24 and len(expected) > 40
+        assert (b.thought + b.reply).startswith(expected)
 
 
 def request(case: Case) -> Request:
