@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from kernels.op import Column
-from runtime.cache import BLOCK, SequenceState
+from runtime.cache import SequenceState
+from runtime.kv_cache import BLOCK
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 

@@ -19,7 +19,8 @@ from torch import Tensor
 from kernels.blocks import Position
 from kernels.sample import sample
 from kernels.triton.card import Card
-from runtime.cache import KVBlock, KVCache, SequenceState
+from runtime.cache import SequenceState
+from runtime.kv_cache import KVBlock, KVCache
 from runtime.models.stepping import (
     ROWS,
     Carried,

@@ -15,12 +15,13 @@ from kernels.cpu.memory import trim
 from kernels.op import Column, OpTable, op_table
 from kernels.table import OPS
 from runtime import presets
-from runtime.cache import KVType, SequenceState
+from runtime.cache import SequenceState
 from runtime.chat_template import ChatTemplate
 from runtime.cores import default_threads
 from runtime.engine import Engine
 from runtime.errors import UserError
 from runtime.fingerprint import fingerprint
+from runtime.kv_cache import KVType
 from runtime.machine import gpu_kernels
 from runtime.models.config import ModelError
 from runtime.models.loading import LoadedModel, load_model

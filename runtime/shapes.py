@@ -25,8 +25,8 @@ from kernels.triton.ahead import TARGETS, Compiled, Kept, Kernel, kernels_of, ta
 from kernels.triton.card import Card, Launch
 from kernels.triton.layouts import LAYOUTS
 from kernels.triton.tiles import Tiles, tiles_of
-from runtime.cache import KVType
 from runtime.graphs import step
+from runtime.kv_cache import KVType
 from runtime.models.config import DeltaNetConfig, ModelConfig, MoEConfig, RopeConfig
 from runtime.models.qwen35 import Qwen35
 from runtime.models.stepping import ROWS, Layout, Past, Plan

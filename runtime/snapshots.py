@@ -17,8 +17,9 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from runtime.cache import BLOCK, Checkpoint, KVBlock, KVCache, RecurrentState, SequenceState
+from runtime.cache import Checkpoint, RecurrentState, SequenceState
 from runtime.errors import Interrupted
+from runtime.kv_cache import BLOCK, KVBlock, KVCache
 from runtime.prefix import common_prefix
 from runtime.snapshot_budget import DiskBudget, file_bytes, folder_bytes, last_used
 from runtime.snapshot_files import (

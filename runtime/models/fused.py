@@ -16,11 +16,12 @@ from kernels.norm import gated_rms_norm, rms_norm
 from kernels.quant_matmul import quant_matmul
 from kernels.quants import QuantTensor
 from kernels.residual import add
-from runtime.cache import LayerCache, RecurrentState, StagedState, alone
+from runtime.cache import RecurrentState, StagedState
+from runtime.kv_cache import LayerCache, alone
 from runtime.models.stepping import Left, Past
 
 if TYPE_CHECKING:
-    from runtime.models.qwen35 import Attention, Block, GatedDeltaNet, MoEFFN, Place
+    from runtime.models.layers import Attention, Block, GatedDeltaNet, MoEFFN, Place
 
 FEW = 8  # rows up to which a layer is a step
 
@@ -90,7 +91,7 @@ def _projected(block: Block[GatedDeltaNet], x: Tensor) -> tuple[Tensor, ...]:
 
 def feed_forward(block: Block[Attention] | Block[GatedDeltaNet], x: Tensor) -> Tensor:
     """x + ffn(RMSNorm(x)·norm)."""
-    from runtime.models.qwen35 import DenseFFN
+    from runtime.models.layers import DenseFFN
 
     f, ops, norm = block.ffn, block.ops, (block.post_attention_norm, block.eps)
     if isinstance(f, DenseFFN):

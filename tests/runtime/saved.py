@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rewrite import GOLDENS
 
-import runtime.cache
+import runtime.kv_cache
 import runtime.snapshots
 from runtime import snapshot_files
 from runtime.cache import SequenceState
@@ -24,7 +24,7 @@ IDS = [5 + i * 7 % 200 for i in range(60)]
 @contextmanager
 def in_small_blocks() -> Iterator[Qwen35]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime.cache, "BLOCK", BLOCK)
+        patch.setattr(runtime.kv_cache, "BLOCK", BLOCK)
         patch.setattr(runtime.snapshots, "BLOCK", BLOCK)
         yield load_model(GOLDENS / "tiny-dense.gguf").model
 

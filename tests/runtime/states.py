@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from runtime.cache import KVCache, KVType, SequenceState
+from runtime.cache import SequenceState
 from runtime.engine import Engine, NewToken, Prefilled, Request
+from runtime.kv_cache import KVCache, KVType
 from runtime.models.qwen35 import Qwen35
 from runtime.pool import StatePool
 from runtime.sampling import SamplingParams

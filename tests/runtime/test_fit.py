@@ -10,9 +10,9 @@ import pytest
 
 from runtime import bench_memory, fit, machine
 from runtime.bench_worker import WorkerError
-from runtime.cache import BLOCK, KVType
 from runtime.hub import family
 from runtime.hub.protocol import Gpu, Machine
+from runtime.kv_cache import BLOCK, KVType
 from runtime.loading import DEFAULT_CONTEXT
 from runtime.models.config import ModelConfig
 from runtime.models.loading import load_model

@@ -64,7 +64,7 @@ class TestBudget:
         self, model: Qwen35, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What tensors there are really hold, and not what the pool says of them; drafts stage more than is kept."""
-        monkeypatch.setattr("runtime.cache.BLOCK", 16)
+        monkeypatch.setattr("runtime.kv_cache.BLOCK", 16)
         monkeypatch.setattr("runtime.snapshots.BLOCK", 16)
         before = allocated()
         budget = 8 * one_checkpoint(model) + 4 * memory([prefilled(model, prompt(0))])
@@ -84,7 +84,7 @@ class TestBudget:
 
     def test_it_holds_while_one_long_history_is_read(self, model: Qwen35, monkeypatch: pytest.MonkeyPatch) -> None:
         """A checkpoint at each of 100 messages would be more than memory has, long before the prompt is read."""
-        monkeypatch.setattr("runtime.cache.BLOCK", 16)
+        monkeypatch.setattr("runtime.kv_cache.BLOCK", 16)
         ids = prompt(0, 400)
         budget = memory([prefilled(model, ids)]) + 10 * one_checkpoint(model)
         engine = new_engine(model, memory=budget)
@@ -94,7 +94,7 @@ class TestBudget:
             assert engine.pool.nbytes <= budget
 
     def test_it_holds_while_a_long_reply_grows(self, model: Qwen35, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("runtime.cache.BLOCK", 16)
+        monkeypatch.setattr("runtime.kv_cache.BLOCK", 16)
         engine = new_engine(model)
         ask(engine, "old", request(prompt(1, 100)))
         ask(engine, "a", request(prompt(0), max_tokens=1))

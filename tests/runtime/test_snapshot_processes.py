@@ -84,11 +84,11 @@ class TestTwoProcesses:
 WRITER = """
     import sys
     from pathlib import Path
-    import runtime.cache, runtime.snapshots
+    import runtime.kv_cache, runtime.snapshots
     from runtime.models.loading import load_model
     from runtime.snapshots import SnapshotStore
 
-    runtime.cache.BLOCK = runtime.snapshots.BLOCK = 16
+    runtime.kv_cache.BLOCK = runtime.snapshots.BLOCK = 16
     model = load_model(sys.argv[1]).model
     store = SnapshotStore(Path(sys.argv[2]), "model", model.new_state, model.config.hidden, 1 << 40, print)
     states = []

@@ -16,9 +16,9 @@ from kernels.triton.card import Card
 from runtime.cache import Checkpoint, SequenceState
 from runtime.gguf import GGUFFile
 from runtime.models.config import ModelConfig
+from runtime.models.layers import MoEFFN
 from runtime.models.loading import LoadedModel, card_sizes, load_model
 from runtime.models.memory_experts import MemoryExperts
-from runtime.models.qwen35 import MoEFFN
 from runtime.placement import Placement
 from runtime.placement import place as decided
 from runtime.snapshot_files import Target

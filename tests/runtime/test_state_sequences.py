@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from rewrite import GOLDENS
 from states import MANY, after, ask, assert_same_state, never, new_engine, new_store, prefilled, request
 
-import runtime.cache
 import runtime.engine
+import runtime.kv_cache
 import runtime.snapshots
 from runtime.cache import SequenceState
 from runtime.models.config import ModelConfig
@@ -147,7 +147,7 @@ def rendered(messages: list[tuple[int, ...]]) -> tuple[tuple[int, ...], tuple[in
 def model(request: pytest.FixtureRequest) -> Iterator[Qwen35]:
     """With blocks and chunks so small that a few messages fill several."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(runtime.cache, "BLOCK", 8)
+    patch.setattr(runtime.kv_cache, "BLOCK", 8)
     patch.setattr(runtime.snapshots, "BLOCK", 8)
     patch.setattr(ModelConfig, "prefill_chunk", 7)
     patch.setattr(runtime.engine, "SETTLE_CHUNK", 7)

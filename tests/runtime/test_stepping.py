@@ -12,8 +12,9 @@ from rewrite import GOLDENS
 from states import assert_same_state
 
 from kernels.sample import UNDECIDED
-from runtime.cache import KVType, SequenceState
+from runtime.cache import SequenceState
 from runtime.engine import Engine, NewToken, Request
+from runtime.kv_cache import KVType
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 from runtime.models.stepping import ROWS, Carried, Stepper

@@ -110,7 +110,7 @@ def test_a_file_answers_as_the_training_model_does(tour: Tour, tokenizer: Tokeni
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.3).copy_(p.half().float())
-        # Random weights choose control tokens too, which the runtime shows to nobody: a logit of 0 is never the largest.
+        # Random weights choose control tokens too, which the runtime does not show: a logit of 0 is never the largest.
         model.token_embd.weight[: len(SPECIAL)] = 0
     export(model, tokenizer, tmp_path / "model.gguf", Type.F16)
     chosen = cases(tour, ["talk"])[:4]
