@@ -42,10 +42,12 @@ SYSTEMS = (
     "Be concise and honest.",
     "You are a tiny model. Say so when you do not know something.",
 )
+# What is learnt by doing it often, and has short replies: in a mix by turns alone it is a twentieth of the text.
+DRILLS = {sums: 10, spelling: 3, facts: 1}
 # What a dialogue is made of, per stage. Copying first: recall grows out of it.
 SHARES: dict[Stage, dict[str, float]] = {
     "copying": {"repeat": 25, "recall": 50, "turns": 25},
-    "all": {"recall": 32, "untold": 3, "turns": 57, "sums": 5, "joined": 3},
+    "all": {"recall": 27, "untold": 3, "turns": 48, "sums": 5, "drill": 14, "joined": 3},
     "long": {"recall": 60, "turns": 40},
 }
 
@@ -71,6 +73,10 @@ def _draw(r: Random, world: World, stage: Stage) -> Dialogue:
         turns = [spelling.repeat.make(r, world)]
     elif kind == "sums":
         turns = sums.continued(r, world)
+    elif kind == "drill":
+        intents = r.choices(tuple(DRILLS), tuple(DRILLS.values()))[0].INTENTS
+        weights = [i.weight for i in intents]
+        turns = [r.choices(intents, weights)[0].make(r, world) for _ in range(r.randint(2, 6))]
     elif kind == "joined":
         turns = [_joined(r, world)]
     else:
