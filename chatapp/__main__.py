@@ -29,6 +29,7 @@ from chatapp.log import Log
 from chatapp.options import ChatOptions
 from chatapp.remote import profiles
 from chatapp.remote.address import is_address
+from chatapp.sanitize import clean
 from chatapp.settings import Settings
 from chatapp.store import Store, StoreError
 from chatapp.switching import Switching
@@ -103,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return SUBCOMMANDS[words[0]](words[1:])
         return _run(cli.parse(words))
     except (UsageError, StoreError) as error:
-        print(f"qwenchat: {error}", file=sys.stderr)
+        print(f"qwenchat: {clean(str(error))}", file=sys.stderr)
         if "--json" in words:
             print(json.dumps({"error": str(error)}, indent=2))
         return 2 if isinstance(error, UsageError) else 1
@@ -123,7 +124,10 @@ def _report(error: Exception) -> None:
     with contextlib.suppress(Exception):
         Log(paths.log_path()).note("".join(traceback.format_exception(error)))
     with contextlib.suppress(OSError):
-        print(f"qwenchat: It stopped on an unexpected error ({type(error).__name__}: {error}).", file=sys.stderr)
+        print(
+            f"qwenchat: It stopped on an unexpected error ({type(error).__name__}: {clean(str(error))}).",
+            file=sys.stderr,
+        )
 
 
 def _run(arguments: Arguments) -> int:

@@ -10,6 +10,7 @@ from chatapp import files
 from chatapp.attachments import Attached, attach, detach, tokens
 from chatapp.figures import count, plural, size
 from chatapp.files import FileError
+from chatapp.paths import expanded
 from chatapp.sanitize import clean
 from runtime.quick_dataclass import dataclass
 
@@ -140,10 +141,7 @@ class Chips:
 
     def path(self, name: str) -> Path:
         """The file that a name means."""
-        try:
-            return self.folder / Path(name).expanduser()
-        except RuntimeError:  # ~name of nobody
-            return self.folder / name
+        return self.folder / expanded(name)
 
     def _file(self, start: int, end: int, name: str) -> Chip:
         if (sent := self._sent.get(name)) is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chatapp.figures import size
+from chatapp.paths import expanded
 from chatapp.sanitize import clean, clean_line
 
 if TYPE_CHECKING:
@@ -51,7 +52,10 @@ def read(path: Path) -> str:
             raise FileError(f"{name} is not a file that can be read.")
         if status.st_size > LIMIT:
             raise FileError(f"{name} has {size(status.st_size)}: files up to {size(LIMIT)} can be sent.")
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(LIMIT + 1)
+        if len(data) > LIMIT:  # it has grown, or its size is not told
+            raise FileError(f"{name} has more than {size(LIMIT)}, which are the most that can be sent.")
     except OSError as error:
         raise FileError(f"{name} cannot be read: {error.strerror}.") from error
     if not data.strip():
@@ -94,10 +98,7 @@ def below(folder: Path, most: int = MOST, seconds: float = SECONDS) -> list[str]
 def inside(start: str) -> list[str]:
     """What there is at a path that is being written, as it would go on: folders end in a slash."""
     cut = start.rfind("/") + 1
-    try:
-        folder = Path(start[:cut] or ".").expanduser()
-    except RuntimeError:  # ~name of nobody
-        return []
+    folder = expanded(start[:cut] or ".")
     hidden = start[cut:].startswith(".")
     entries = _entries(folder, hidden=hidden)
     names = sorted(f"{name}/" if is_folder else name for name, is_folder in entries)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from chatapp.local import environment
 from chatapp.log import Log
+from chatapp.paths import expanded
 from chatapp.process import Exit, WorkerProcess
 from runtime.hub import protocol
 from runtime.hub.protocol import (
@@ -175,7 +176,7 @@ class Hub:
 
 def has_unfinished() -> bool:
     """Whether downloads have stopped, found out without the process that knows more of them."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface"
-    hub = Path(os.environ.get("HF_HOME") or home).expanduser() / "hub"
-    cache = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or hub).expanduser()
+    home = expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    hub = expanded(os.environ.get("HF_HOME") or home) / "hub"
+    cache = expanded(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or hub)
     return next(cache.glob(RECORDS), None) is not None

@@ -16,10 +16,15 @@ BUILT_IN = "built-in"
 """What users write for the model that comes with the package."""
 
 
+def expanded(path: str | Path) -> Path:
+    """With the home that `~` or `~user` stands for; that of nobody stays as it is written."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
 def _home() -> Path | None:
     """The one folder for everything, if the environment names it."""
     home = os.environ.get("QWENCHAT_HOME")
-    return Path(home).expanduser().absolute() if home else None
+    return expanded(home).absolute() if home else None
 
 
 def database_path() -> Path:
@@ -51,7 +56,7 @@ def model_path(word: str) -> str:
         return word
     if word == BUILT_IN and not Path(word).exists():
         return str(BUILT_IN_MODEL)
-    return str(Path(word).expanduser().absolute())
+    return str(expanded(word).absolute())
 
 
 def built_in_model() -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 import tempfile
 import tomllib
@@ -26,6 +25,7 @@ When = Literal["now", "load", "start"]
 Value = str | int | float | bool | None
 
 
+_LARGEST = 2**63 - 1  # what TOML and the engines hold
 _MODEL = "as the model's makers advise"
 
 
@@ -227,13 +227,13 @@ def check(name: str, value: object) -> Value:
     python_type, choices = kind(name)
     if value is None and FIELDS[name].default is None:
         return None
-    if type(value) is int and (python_type is float or str(value) in choices):
+    if type(value) is int and abs(value) <= _LARGEST and (python_type is float or str(value) in choices):
         value = python_type(value)
     good = type(value) is python_type and (not choices or value in choices)
     if good and isinstance(value, int | float) and not isinstance(value, bool):
         bounds = FIELDS[name].metadata
         good = (
-            math.isfinite(value)
+            abs(value) <= _LARGEST
             and (bounds["low"] is None or value >= bounds["low"])
             and (bounds["above"] is None or value > bounds["above"])
             and (bounds["high"] is None or value <= bounds["high"])
@@ -252,7 +252,7 @@ def load(path: Path) -> tuple[Settings, list[str]]:
         document = tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         document = {}
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # of bytes, of syntax, or of a number without measure
         return Settings(), [f"{_unreadable(path, error)} The default settings are used."]
     values: dict[str, Any] = {}
     warnings: list[str] = []
@@ -301,7 +301,7 @@ def _read(path: Path) -> tomlkit.TOMLDocument:
         return tomlkit.parse(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         return tomlkit.document()
-    except (OSError, tomlkit.exceptions.TOMLKitError, UnicodeDecodeError) as error:
+    except (OSError, tomlkit.exceptions.TOMLKitError, ValueError, RecursionError) as error:
         raise SettingsError(_unreadable(path, error)) from error
 
 

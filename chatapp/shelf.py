@@ -7,6 +7,8 @@ import re
 import tempfile
 from pathlib import Path
 
+from chatapp.sanitize import clean_line
+
 _NAME = re.compile(r"[\w][\w .+-]{0,59}")
 
 
@@ -32,12 +34,14 @@ class Shelf:
         return sorted(shipped | {path.stem for path in self._own_files()}, key=str.casefold)
 
     def is_own(self, name: str) -> bool:
-        return self._path(name).is_file()
+        return name in {path.stem for path in self._own_files()}  # not any file that a path leads to
 
     def read(self, name: str) -> str:
         """Raises ShelfError."""
         if name not in self.names():
-            raise ShelfError(f"There is no {self.kind[:-1]} {name!r}. There are: {', '.join(self.names())}.")
+            raise ShelfError(
+                f"There is no {self.kind[:-1]} {clean_line(name, 60)!r}. There are: {', '.join(self.names())}."
+            )
         path = self._path(name)
         try:
             if path.is_file():
@@ -51,7 +55,9 @@ class Shelf:
     def save(self, name: str, text: str) -> None:
         """Whole or not at all. Raises ShelfError."""
         if _NAME.fullmatch(name) is None:
-            raise ShelfError(f"{name!r} is no name for a {self.kind[:-1]}: letters, digits, spaces, - and . will do.")
+            raise ShelfError(
+                f"{clean_line(name, 60)!r} is no name for a {self.kind[:-1]}: letters, digits, spaces, - and . will do."
+            )
         path, temporary = self._path(name), None
         try:
             self.own.mkdir(parents=True, exist_ok=True)
@@ -68,10 +74,10 @@ class Shelf:
 
     def delete(self, name: str) -> None:
         """One of the user's own. Raises ShelfError."""
+        if not self.is_own(name):
+            raise ShelfError(f"There is no {self.kind[:-1]} {clean_line(name, 60)!r} of yours.")
         try:
-            self._path(name).unlink()
-        except FileNotFoundError:
-            raise ShelfError(f"There is no {self.kind[:-1]} {name!r} of yours.") from None
+            self._path(name).unlink(missing_ok=True)
         except OSError as error:
             raise ShelfError(f"The {self.kind[:-1]} {name!r} cannot be deleted: {error.strerror}.") from error
 

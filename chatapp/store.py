@@ -138,7 +138,7 @@ class Store:
                     status,
                     thought_closed,
                     now,
-                    json.dumps(dict(meta or {})),
+                    _json(meta or {}),
                 ),
             ).fetchone()
             node = node_of(row)
@@ -173,7 +173,7 @@ class Store:
             sql.execute(
                 "UPDATE nodes SET content = ?, thought = ?, status = ?, thought_closed = ?, meta = ?"
                 " WHERE id = ? AND status = 'partial'",
-                (storable(content), storable(thought), status, thought_closed, json.dumps(dict(meta or {})), node_id),
+                (storable(content), storable(thought), status, thought_closed, _json(meta or {}), node_id),
             )
             sql.execute(
                 f"UPDATE conversations SET updated = ?, touched = {_NEXT_TOUCH}"
@@ -365,7 +365,7 @@ class Store:
             sql.execute(
                 "INSERT INTO choices SELECT id, ? FROM conversations WHERE id = ?"
                 " ON CONFLICT (conversation_id) DO UPDATE SET chosen = excluded.chosen",
-                (json.dumps(dict(choices)), conversation_id),
+                (_json(choices), conversation_id),
             )
 
     def close(self) -> None:
@@ -397,3 +397,7 @@ class Store:
                 return
             with database.transaction(sql):
                 yield sql
+
+
+def _json(known: Mapping[str, Any]) -> str:
+    return storable(json.dumps(dict(known), ensure_ascii=False))

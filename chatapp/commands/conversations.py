@@ -68,8 +68,6 @@ async def delete(chat: Conversations, argument: str) -> None:
 
 @command("", "Bring back the conversation that was deleted last")
 async def undelete(chat: Conversations, argument: str) -> None:
-    if argument:
-        raise CommandError("/undelete stands alone: it brings back the conversation that was deleted last.")
     await chat.undelete()
 
 

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from chatapp.commands.registry import COMMANDS, Command, CommandError, command
+from chatapp.sanitize import clean_line
 
 if TYPE_CHECKING:
     from chatapp.keys import Key, Keymap
@@ -44,7 +45,7 @@ def help_page(word: str, keymap: Keymap) -> str:
     if word:
         taught = [key for key in taught if word in f"{key.label} {key.about}".casefold()]
     if not commands and not taught:
-        raise CommandError(f"The help says nothing about {word!r}. /help alone shows all of it.")
+        raise CommandError(f"The help says nothing about {clean_line(word, 40)!r}. /help alone shows all of it.")
     parts = []
     for subject, group in groupby(commands, attrgetter("subject")):
         parts.append(_table(subject, [_told(known, keymap) for known in group]))

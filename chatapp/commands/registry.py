@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from chatapp.sanitize import clean_line
 from runtime.quick_dataclass import dataclass
 
 
@@ -78,8 +79,8 @@ _CALL = re.compile(r"/([A-Za-z]+)(?:\s+(.*))?$", re.DOTALL)
 def parse(text: str) -> Call | str:
     """A command, or the message to send. Raises CommandError for a command that does not exist.
 
-    `/word` alone or before a space is a command; `/etc/passwd …` is a message, and so is what follows a doubled
-    slash, without the first.
+    Neither does one that has more after it than it takes. `/word` alone or before a space is a command;
+    `/etc/passwd …` is a message, and so is what follows a doubled slash, without the first.
     """
     if text.startswith("//"):
         return text[1:]
@@ -92,8 +93,13 @@ def parse(text: str) -> Call | str:
             raise CommandError(f"There is no command /{name} here: in the shell, `qwenchat {name}` does that.")
         near = difflib.get_close_matches(name, COMMANDS, 1, 0.5)
         hint = f"Did you mean /{near[0]}?" if near else "/help lists the commands."
-        raise CommandError(f"There is no command /{name}. {hint} To send it as a message, write /{text.strip()}")
-    return Call(COMMANDS[name], (match[2] or "").strip())
+        raise CommandError(
+            f"There is no command /{name}. {hint} To send it as a message, write /{clean_line(text.strip(), 60)}"
+        )
+    argument = (match[2] or "").strip()
+    if argument and not COMMANDS[name].takes:
+        raise CommandError(f"/{name} stands alone. To send it as a message, write /{clean_line(text.strip(), 60)}")
+    return Call(COMMANDS[name], argument)
 
 
 def matches(text: str) -> list[Command]:

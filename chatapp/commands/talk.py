@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from typing import Protocol
 
@@ -67,8 +68,8 @@ async def budget(chat: Talk, argument: str) -> None:
         await chat.set_budget(None, off=True)
     elif argument == "-":
         await chat.set_budget(None)
-    elif argument.isdecimal():
-        await chat.set_budget(int(argument))
+    elif (tokens := _count(argument)) is not None:
+        await chat.set_budget(tokens)
     else:
         raise CommandError("Write /budget and a number of tokens, or /budget off; /budget - leaves it to the settings.")
 
@@ -140,7 +141,12 @@ async def context(chat: Talk, argument: str) -> None:
             await chat.drop_oldest()
         case "summarise" | "summarize":
             await chat.summarise()
-        case number if number.replace(",", "").isdecimal():
-            await chat.enlarge(int(number.replace(",", "")))
+        case number if (tokens := _count(number)) is not None:
+            await chat.enlarge(tokens)
         case _:
             raise CommandError("Write /context, /context summarise, /context drop, or /context and a number of tokens.")
+
+
+def _count(word: str) -> int | None:
+    """A number of tokens, with or without commas between its thousands; None: it is none, or beyond all counting."""
+    return int(word.replace(",", "")) if re.fullmatch(r"\d{1,12}|\d{1,3}(,\d{3}){1,3}", word, re.ASCII) else None

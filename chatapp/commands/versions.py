@@ -52,6 +52,6 @@ async def fork(chat: Versions, argument: str) -> None:
 
 def _number(word: str, wrong: str) -> int:
     """Which from the end on is meant: the last one if nothing is said."""
-    if word and not (word.isascii() and word.isdigit() and int(word) > 0):
+    if word and not (word.isascii() and word.isdigit() and len(word) < 10 and int(word) > 0):
         raise CommandError(wrong)
     return int(word or 1)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 from chatapp.exchange import read
 from chatapp.exchange.export import FORMATS, Exported, Format, file_name
 from chatapp.exchange.read import LARGEST, NotOursError
+from chatapp.paths import expanded
+from chatapp.sanitize import clean_line
 from chatapp.store import Conversation, Store
 
 
@@ -40,31 +44,45 @@ class TakenError(FileError):
 
 
 def write(path: Path, text: str) -> Path:
-    """Raises FileError."""
-    path = path.expanduser().absolute()
+    """All of it or nothing. Raises FileError."""
+    path = expanded(path).absolute()
+    made = False
     try:
         with path.open("x", encoding="utf-8", newline="\n") as file:
+            made = True
             file.write(text)
     except FileExistsError:
-        raise TakenError(f"There is a file {path} already, and it is left as it is.") from None
+        raise TakenError(f"There is a file {_name(path)} already, and it is left as it is.") from None
     except OSError as error:
-        raise FileError(f"The file {path} cannot be written: {error.strerror}.") from error
+        if made:
+            with suppress(OSError):
+                path.unlink()
+        raise FileError(f"The file {_name(path)} cannot be written: {error.strerror}.") from error
     return path
 
 
 def bring_in(store: Store, path: Path) -> Conversation:
     """The conversation in a file, as a new one. Raises FileError and StoreError."""
-    path = path.expanduser()
+    path = expanded(path)
     try:
-        if path.stat().st_size > LARGEST:
-            raise FileError(f"The file {path} is larger than any conversation: {LARGEST:,} bytes are the most.")
-        text = path.read_text("utf-8-sig")
+        kind = path.stat().st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # a device may have no end, and a pipe no beginning
+            raise FileError(f"The file {_name(path)} cannot be read: it is a device or a pipe.")
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise FileError(f"The file {_name(path)} is larger than any conversation: {LARGEST:,} bytes are the most.")
+        text = data.decode("utf-8-sig")
     except OSError as error:
-        raise FileError(f"The file {path} cannot be read: {error.strerror}.") from error
+        raise FileError(f"The file {_name(path)} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError:
-        raise FileError(f"The file {path} is not a text, so it is no conversation.") from None
+        raise FileError(f"The file {_name(path)} is not a text, so it is no conversation.") from None
     try:
         found = read.conversation(text)
     except NotOursError as error:
         raise FileError(str(error)) from error
     return store.bring_in(found.conversation, found.nodes)
+
+
+def _name(path: Path) -> str:
+    return clean_line(str(path), 300)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_args
 
 from chatapp.exchange.export import MARK, VERSION
 from chatapp.records import Conversation, Node, Status, Titled
+from chatapp.remote.address import is_address
 from runtime.protocol import Role
 
 LARGEST = 200_000_000
 """Bytes of a file that is read."""
+_LATEST = 253_402_300_800.0
+"""Seconds from 1970 to the year 10,000, from which on no calendar tells a date."""
+_MOST = 10**15
+"""Of whatever is counted or measured."""
 T = TypeVar("T")
 
 
@@ -83,10 +87,39 @@ def _node(number: int, message: Any) -> Node:
             cast(Status, _one_of(message, "status", get_args(Status))),
             _get(message, "thought_closed", bool, True),
             _time(message, "created"),
-            _get(message, "meta", dict, {}),
+            _meta(number, _get(message, "meta", dict, {})),
         )
     except _WrongError as wrong:
         raise _WrongError(f"{wrong} of message {number}") from None
+
+
+def _meta(number: int, meta: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a message, if all of it that the chat reads is of the kind that it writes.
+
+    Which server has answered is forgotten: a file must not make the chat speak to an address that the user never gave.
+    """
+    for name in ("reason", "failure", "model", "source"):
+        _get(meta, name, str, "")
+    continued = _get(meta, "continues", int, None)
+    if continued is not None and not 1 <= continued < number:
+        raise _WrongError("continues")
+    for name in _get(meta, "stats", dict, {}):
+        _figure(meta["stats"], name)
+    if "cut" in meta:
+        cut = _get(meta, "cut", dict)
+        for name in ("from", "exchanges", "tokens"):
+            if name in cut and (type(cut[name]) is not int or not 0 <= cut[name] <= _MOST):
+                raise _WrongError(name)
+    if is_address(meta.get("source") or ""):
+        del meta["source"]
+    return meta
+
+
+def _figure(body: Mapping[str, Any], name: str) -> None:
+    """Raises _WrongError unless a value is a number, or not known."""
+    value = body[name]
+    if value is not None and not (type(value) in (int, float) and -_MOST <= value <= _MOST):
+        raise _WrongError(name)
 
 
 def _get(body: Mapping[str, Any], name: str, kind: type[T], *default: Any) -> T:
@@ -108,7 +141,7 @@ def _one_of(body: Mapping[str, Any], name: str, known: Sequence[str]) -> str:
 
 def _time(body: Mapping[str, Any], name: str) -> float:
     value = body.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if type(value) not in (int, float) or not 0 <= value < _LATEST:
         raise _WrongError(name)
     return float(value)
 

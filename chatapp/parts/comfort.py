@@ -122,7 +122,7 @@ class ComfortPart(ChatBase):
             and value not in self._themes()
             and value not in self.app.available_themes
         ):
-            raise settings.SettingsError(f"There is no theme {value!r}.")
+            raise settings.SettingsError(f"There is no theme {clean_line(str(value), 40)!r}.")
         await asyncio.to_thread(self._keep, {name: value})
         if hasattr(self.app, "settings"):
             self.app.settings = replace(self.comfort, **{name: value})  # type: ignore[arg-type]

@@ -289,13 +289,18 @@ class TalkPart(ChatBase):
         self.say(f"Persona {name}: {self._session.system}" if text else "There is no system prompt.")
 
     async def edit_persona(self, name: str) -> None:
-        """On a screen of its own, beginning with what it is, else with the system prompt."""
+        """On a screen of its own, beginning with what it is, else with the system prompt.
+
+        It becomes the system prompt only if it was that before.
+        """
         from chatapp.writing_screen import WritingScreen
 
         shelf = personas()
         try:
-            text = await asyncio.to_thread(shelf.read, name) if name in shelf.names() else self._session.system
-            screen = WritingScreen(f"Persona {clean_line(name, 60)}", text.strip())
+            known = name in shelf.names()
+            text = (await asyncio.to_thread(shelf.read, name) if known else self._session.system).strip()
+            in_use = known and text == self._session.system.strip()
+            screen = WritingScreen(f"Persona {clean_line(name, 60)}", text)
             edited: str | None = await self.app.push_screen_wait(screen)
             if edited is None:
                 return
@@ -304,8 +309,11 @@ class TalkPart(ChatBase):
             await asyncio.to_thread(shelf.save, name, edited.strip() + "\n")
         except ShelfError as error:
             raise CommandError(str(error)) from error
-        self._session.system = edited.strip()
-        self.say(f"The persona {name} is saved, and from the next message on it is the system prompt.")
+        if in_use:
+            self._session.system = edited.strip()
+            self.say(f"The persona {name} is saved, and from the next message on it is the system prompt.")
+        else:
+            self.say(f"The persona {name} is saved: /persona {name} takes it on.")
 
     async def save_persona(self, name: str) -> None:
         if not self._session.system:

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 
 from chatapp.block import Block
 from chatapp.commands import CommandError
+from chatapp.figures import plural
 from chatapp.key_names import key_of
 from chatapp.parts.base import ChatBase
 from chatapp.store import Node
@@ -35,7 +36,7 @@ class VersionsPart(ChatBase):
         if not mine:
             raise CommandError("You have not sent a message yet.")
         if back > len(mine):
-            raise CommandError(f"You have sent {len(mine)} so far.")
+            raise CommandError(f"You have sent {plural(len(mine), 'message')} so far.")
         if self.editing is None:
             self._draft = self.composer.message
         self._mark(False)
@@ -99,7 +100,7 @@ class VersionsPart(ChatBase):
         """Another reply to the message that is `back` from the end; what came after it stays with the other version."""
         mine = [place for place, node in enumerate(self._session.thread) if node.role == "user"]
         if back > 1 and back > len(mine):
-            raise CommandError(f"You have sent {len(mine)} so far.")
+            raise CommandError(f"You have sent {plural(len(mine), 'message')} so far.")
         if back == 1:
             await self._reply_anew(None)
         else:

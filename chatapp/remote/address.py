@@ -12,6 +12,7 @@ from collections.abc import Container
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
+from chatapp.sanitize import clean_line
 from runtime.quick_dataclass import dataclass
 
 _PROFILE = "server:"
@@ -63,7 +64,9 @@ def read(text: str, profiles: Container[str], model: str = "") -> Address:
     if "://" not in server:
         if server.startswith(_PROFILE) or not re.fullmatch(r"localhost|[^/\s]*[.:][^\s]*|[^/\s]+/[^\s]*", server):
             name = server.removeprefix(_PROFILE)
-            raise AddressError(f"There is no server {name!r} in the settings, and it is no address such as host:8000.")
+            raise AddressError(
+                f"There is no server {clean_line(name, 60)!r} in the settings, and it is no address such as host:8000."
+            )
         server = f"http://{server}"
     return Address(base_url(server), model)
 

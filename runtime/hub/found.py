@@ -72,7 +72,7 @@ def places(folders: Iterable[str] = ()) -> list[tuple[str, Path]]:
     home = Path.home()
     mac = sys.platform == "darwin"
     caches = home / "Library" / "Caches" if mac else Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
-    found = [("your folder", Path(folder).expanduser()) for folder in folders]
+    found = [("your folder", Path(os.path.expanduser(folder))) for folder in folders]  # noqa: PTH111 (raises nothing)
     with suppress(OSError, ValueError, KeyError, TypeError):
         settings = json.loads((home / ".lmstudio" / "settings.json").read_text())
         found.append(("LM Studio", Path(settings["downloadsFolder"])))

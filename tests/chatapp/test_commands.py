@@ -8,7 +8,9 @@ import pytest
 from fake_backend import FakeBackend
 from harness import here, running
 
+from chatapp.blocks import NoticeBlock
 from chatapp.commands import COMMANDS, Call, CommandError, matches, parse
+from chatapp.sanitize import clean
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,33 @@ def test_what_is_sent_as_a_message(text: str, message: str) -> None:
 def test_an_unknown_command_names_the_nearest(text: str, hint: str) -> None:
     with pytest.raises(CommandError, match=hint):
         parse(text)
+
+
+@pytest.mark.parametrize("name", [name for name, known in COMMANDS.items() if not known.takes])
+def test_a_command_that_takes_nothing_is_not_carried_out_with_something_after_it(name: str) -> None:
+    with pytest.raises(CommandError, match=f"/{name} stands alone. .* write //{name} the notes"):
+        parse(f"/{name} the notes")
+
+
+@here("commands that ask for no reply")
+async def test_words_without_sense_or_end_are_answered_by_a_sentence(tmp_path: Path) -> None:
+    """Whatever is written after a command is no fault of the chat, and what is said of it is short."""
+    words = ("9" * 5000, "~nobody-of-this-name/x.json", "\x9b31m\x1b]0;x\x07", "save " + "y" * 3000)
+    async with running(FakeBackend(), tmp_path) as chat:
+        await chat.ask("hello")
+        busy = chat.screen._commands.locked
+        for name in sorted(name for name, known in COMMANDS.items() if known.takes):
+            for each in words:
+                chat.screen._run(Call(COMMANDS[name], clean(each)))
+                await chat.pilot.pause()
+                await chat.until(lambda: not busy() or chat.app.screen is not chat.screen)
+                if chat.app.screen is not chat.screen:
+                    await chat.pilot.press("escape")
+                    await chat.until(lambda: not busy())
+            told = [block.text for block in chat.screen.query(NoticeBlock)]
+            assert [text for text in told if "went wrong" in text] == [], name
+            assert [text for text in told if len(text) > 600 and name != "system"] == [], name
+            await chat.screen.transcript.show([])
 
 
 def test_unfinished_words_have_matches() -> None:

@@ -229,6 +229,16 @@ class TestPersonas:
             await chat.pilot.press("ctrl+s")
             await chat.until(lambda: "pirate is saved" in chat.text())
             assert personas().read("pirate") == "Arr.\nMatey.\n"
+            await chat.send("/system")
+            await chat.until(lambda: "There is no system prompt." in chat.text())  # it was edited, and no more
+            await chat.send("/persona pirate")
+            await chat.until(lambda: "Persona pirate" in chat.text())
+            await chat.send("/persona edit pirate")  # the one in use
+            await chat.until(lambda: isinstance(chat.app.screen, WritingScreen))
+            chat.app.screen.query_one(TextArea).insert("Ahoy. ", (0, 0))
+            await chat.pilot.press("ctrl+s")
+            await chat.until(lambda: "it is the system prompt" in chat.words())
+            assert chat.screen._session.system == "Ahoy. Arr.\nMatey."
             await chat.send("/persona save second")
             await chat.until(lambda: personas().is_own("second"))
             await chat.send("/persona delete pirate")
@@ -249,6 +259,20 @@ class TestShelf:
     def test_a_name_that_is_no_file_name_is_refused(self, name: str, tmp_path: Path) -> None:
         with pytest.raises(ShelfError, match="is no name for a persona"):
             Shelf("personas", ".md", tmp_path).save(name, "x")
+
+    @pytest.mark.parametrize("name", ["../notes", "../personas/../notes", "deep/er", "../deep/er"])
+    def test_no_name_leads_out_of_the_folder(self, name: str, tmp_path: Path) -> None:
+        own = tmp_path / "personas"
+        for file in (tmp_path / "notes.md", own / "deep" / "er.md", tmp_path / "deep" / "er.md"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("not for the shelf")
+        shelf = Shelf("personas", ".md", own)
+        assert not shelf.is_own(name)
+        with pytest.raises(ShelfError, match="There is no persona"):
+            shelf.read(name)
+        with pytest.raises(ShelfError, match="of yours"):
+            shelf.delete(name)
+        assert len(list(tmp_path.rglob("*.md"))) == 3
 
     def test_the_user_s_own_stand_before_those_that_come_along(self, tmp_path: Path) -> None:
         shelf = Shelf("personas", ".md", tmp_path)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import html.parser
 import json
+import os
+import resource
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from chatapp.exchange.export import Exported, Format, file_name
 from chatapp.exchange.files import FileError
 from chatapp.exchange.read import NotOursError
 from chatapp.store import Conversation, Store
+from chatapp.thread import source_of
 
 
 @pytest.fixture
@@ -119,6 +123,95 @@ class TestJson:
         whole["messages"][1] |= change
         with pytest.raises(NotOursError, match="message 2"):
             read.conversation(json.dumps(whole))
+
+
+NUMBERS = (-1, 10**15 + 1, 10**30, 10**400, 1e308, -1e308)
+NO_NUMBERS = (None, True, "x", [], [1], {}, {"a": 1})
+
+
+def tampered(store: Store, path: list[Any], value: object) -> str:
+    """A conversation as JSON, with one value of the message that is meant, or of the whole, in place of another."""
+    whole = json.loads(exported(store, grown(store), "json"))
+    place: Any = whole
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return json.dumps(whole)
+
+
+class TestForeign:
+    """A file that was not written by this chat, or by somebody who means no good."""
+
+    @pytest.mark.parametrize("value", [*NUMBERS, *NO_NUMBERS])
+    @pytest.mark.parametrize("path", [["created"], ["updated"], ["messages", 0, "created"]])
+    def test_a_time_is_one_that_a_calendar_has(self, path: list[Any], value: object, store: Store) -> None:
+        with pytest.raises(NotOursError, match=path[-1]):
+            read.conversation(tampered(store, path, value))
+
+    @pytest.mark.parametrize(
+        ("message", "name", "value"),
+        [
+            *((2, name, value) for name in ("reason", "source", "model", "failure") for value in (1, True, [], {})),
+            *((2, "stats", value) for value in (1, True, "x", [])),
+            *((5, "cut", value) for value in (None, 1, True, "x", [])),
+            *((4, "continues", value) for value in (0, 5, 1.0, 10**400, True, "4", [4], {})),
+        ],
+    )
+    def test_what_is_known_of_a_message_is_of_its_kind(
+        self, message: int, name: str, value: object, store: Store
+    ) -> None:
+        with pytest.raises(NotOursError, match=f"{name} of message {message + 1} is not"):
+            read.conversation(tampered(store, ["messages", message, "meta", name], value))
+
+    @pytest.mark.parametrize("value", [*NUMBERS[1:], *NO_NUMBERS[1:]])
+    @pytest.mark.parametrize("path", [(2, "stats", "n"), (5, "cut", "from"), (5, "cut", "tokens")])
+    def test_so_are_its_figures(self, path: tuple[int, str, str], value: object, store: Store) -> None:
+        message, table, name = path
+        with pytest.raises(NotOursError, match=f"{name} of message {message + 1} is not"):
+            read.conversation(tampered(store, ["messages", message, "meta", table, name], value))
+
+    @pytest.mark.parametrize("source", ["http://x.example:8000/v1#m", "https://x.example", "server:cluster"])
+    def test_no_server_is_asked_because_a_file_names_it(self, source: str, store: Store) -> None:
+        found = read.conversation(tampered(store, ["messages", 2, "meta", "source"], source))
+        assert source_of(found.nodes) is None
+        assert found.nodes[2].meta["reason"] == "stop"
+
+    def test_half_a_surrogate_pair_is_replaced_wherever_it_stands(self, store: Store, tmp_path: Path) -> None:
+        text = json.dumps(json.loads(exported(store, grown(store), "json", thoughts=True)))
+        broken = text.replace("stop", "st\\ud800p").replace("Douro", "D\\ud800uro").replace("geo", "g\\udc00o")
+        made = files.bring_in(store, files.write(tmp_path / "a.json", broken))
+        path = files.write(tmp_path / "b.json", exported(store, made, "json", thoughts=True))
+        assert path.read_text("utf-8").count("\ufffd") == 4
+
+    @pytest.mark.parametrize("kind", ["folder", "pipe", "/dev/zero"])
+    def test_what_is_no_file_is_not_read(self, kind: str, store: Store, tmp_path: Path) -> None:
+        path = Path(kind) if kind.startswith("/") else tmp_path / kind
+        if kind == "folder":
+            path.mkdir()
+        elif kind == "pipe":
+            os.mkfifo(path)
+        with pytest.raises(FileError, match="cannot be read"):
+            files.bring_in(store, path)
+
+    def test_a_home_of_nobody_is_a_folder_that_is_not_there(self, store: Store) -> None:
+        with pytest.raises(FileError, match="No such file"):
+            files.bring_in(store, Path("~nobody-of-this-name/x.json"))
+        with pytest.raises(FileError, match="No such file"):
+            files.write(Path("~nobody-of-this-name/x.json"), "x")
+
+
+def test_where_the_disk_is_full_nothing_half_written_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(FileError, match="cannot be written: File too large"):
+            files.write(path, "x" * 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert not path.exists()
 
 
 class TestMarkdown:

@@ -93,6 +93,9 @@ def test_a_number_of_drafts_may_be_written_as_one(path: Path, value: str) -> Non
         ("draft = 5", "draft takes one of auto, off, 1, 2, 3, 4, not 5."),
         ("draft = true", "draft takes one of auto, off, 1, 2, 3, 4, not True."),
         ("threads = [1]", "threads takes a whole number from 1 to 1024, not [1]."),
+        (f"top_k = {10**400}", f"top_k takes a whole number of at least 0, not 1{'0' * 56}…."),
+        (f"temperature = {10**400}", f"temperature takes a number from 0 to 5, not 1{'0' * 56}…."),
+        (f"top_k = {2**63}", f"top_k takes a whole number of at least 0, not {2**63}."),
     ],
 )
 def test_a_wrong_value_is_named_and_the_rest_is_used(path: Path, line: str, sentence: str) -> None:
@@ -112,7 +115,10 @@ def test_an_unknown_key_is_named_and_ignored(path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("content", [b"theme = \n", b"\xff\xfe", b'theme = "a"\ntheme = "b"\n'])
+@pytest.mark.parametrize(
+    "content",
+    [b"theme = \n", b"\xff\xfe", b'theme = "a"\ntheme = "b"\n', b"top_k = " + b"9" * 5000, b"x = " + b"[" * 100_000],
+)
 def test_a_file_that_is_no_toml_is_a_warning_and_never_overwritten(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
