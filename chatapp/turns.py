@@ -40,6 +40,8 @@ from runtime.protocol import (
 )
 
 ASIDE = "Another window goes on with another version of this conversation. Both are kept."
+_TRY_AGAIN = "No model is open: the next message tries it once more, and /models finds others."
+_NO_MODEL = "No model is open: /models finds and opens one."
 _NOTHING: dict[type[Job], str] = {
     Retry: "There is no message to reply to yet.",
     GoOn: "There is no reply that could go on: the last one has come to its end. /retry asks for another.",
@@ -79,7 +81,7 @@ class Turns:
         self._unheard: list[Event] = []
         self._loading: str | None = None  # the name of the file that is being opened
         self._coming = Coming(backend, options, view)
-        self._lost: str | None = None  # the path of a model whose engine does not come back
+        self._lost: str | None = None  # the path of a model that could not be opened, or whose engine is gone
         backend.on_event(self._heard)
 
     @property
@@ -376,9 +378,14 @@ class Turns:
                     self._board.show(Status(state="ready", context_used=self._held()))
                     if job.chosen:
                         self._view.model_chosen(job.path)
-                case Failed(message=message):
-                    self._board.show(Status(state="not loaded" if self._backend.model is None else "ready"))
+                case Failed(message=message) if self._backend.model is not None:
+                    self._board.show(Status(state="ready", context_used=self._held()))
                     self._view.say(message, "error")
+                case Failed(message=message, kind=kind):
+                    again = kind != "load" or is_address(job.path)  # a file that is no model stays one
+                    self._lost = job.path if again else None
+                    self._board.show(Status(state="not loaded"))
+                    self._view.say(f"{message} {_TRY_AGAIN if again else _NO_MODEL}", "error")
                 case _:
                     pass
 

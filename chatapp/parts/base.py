@@ -65,8 +65,8 @@ class ChatBase(Screen[None], PlainContainer):
         self._kept_queue: tuple[str, ...] = ()
         self._commands = asyncio.Lock()
         self._quit_until = float("-inf")
-        self._opened = options.model  # the path or address last asked for
-        self._local = options.local_model  # the path of the last one of this machine
+        self._opened = options.model  # the path or address of the model that is open, or is asked for
+        self._local = options.local_model  # the path of the last one of this machine that was
 
     @property
     def keymap(self) -> Keymap:
@@ -142,8 +142,6 @@ class ChatBase(Screen[None], PlainContainer):
 
     def _show_opening(self, path: str) -> None:
         self._opened = path
-        if not is_address(path):
-            self._local = path
         for welcome in self.query(Welcome):
             welcome.model_opens(path)
 
@@ -154,6 +152,10 @@ class ChatBase(Screen[None], PlainContainer):
         )
 
     def turns_changed(self) -> None:
+        if (model := self.turns.model) is not None and not self.turns.loading:
+            self._opened = model.path  # what was asked for may have come to nothing
+            if not is_address(model.path):
+                self._local = model.path
         if self.is_mounted:
             self._watch_turns()
             if self.turns.unsent != self._kept_queue:

@@ -12,7 +12,7 @@ from harness import Chat, here, running
 
 from chatapp.options import ChatOptions
 from chatapp.settings import SettingsError, Value
-from runtime.protocol import Failed, Notice, Ready
+from runtime.protocol import Failed, Failure, Notice, Ready
 
 
 class TestFaults:
@@ -40,6 +40,35 @@ class TestFaults:
             assert chat.thread()[-1].status == "failed"
             await chat.ask("again")
             assert "fine" in chat.text()
+
+    @here("the engine of this machine")
+    @pytest.mark.parametrize("kind", ["worker", "memory", "internal"])
+    async def test_an_engine_that_ends_while_it_loads_is_started_again_by_a_message(
+        self, kind: Failure, tmp_path: Path
+    ) -> None:
+        backend = FakeBackend(loading=[Failed("The engine was killed.", kind)])
+        async with running(backend, tmp_path, ChatOptions(model="/models/good.gguf")) as chat:
+            await chat.until(lambda: "The engine was killed. No model is open: the next message" in chat.words())
+            await chat.send("first")
+            await chat.until(lambda: chat.words().count("The engine was killed.") == 2)  # told again, not kept quiet
+            backend.loading = [Ready(MODEL)]
+            await chat.send("second")
+            await chat.until(lambda: len(backend.requests) == 2)
+            await chat.idle()
+        assert [load.path for load in backend.loads] == ["/models/good.gguf"] * 3
+        assert [request.messages[-1].content for request in backend.requests] == ["first", "second"]
+
+    @here("the engine of this machine")
+    async def test_a_model_that_does_not_load_takes_nothing_from_the_one_that_answers(self, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            assert "50 / 4,096" in chat.status()
+            backend.loading = [Failed("This file is no model.", "load", model_kept=True)]
+            await chat.send("/model /models/bad.gguf")
+            await chat.until(lambda: "This file is no model." in chat.text())
+            await chat.idle()
+            assert "50 / 4,096" in chat.status()
 
     async def test_a_model_that_does_not_load_is_told_and_another_can_be_opened(self, tmp_path: Path) -> None:
         backend = FakeBackend(loading=[Failed("This file is no model.", "load")])

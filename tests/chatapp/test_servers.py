@@ -69,6 +69,19 @@ async def test_a_conversation_goes_from_here_to_a_server_and_back(tmp_path: Path
         assert kept == [{"model": "server:s1"}, {"model": MODEL.path}]
 
 
+async def test_the_way_back_leads_to_the_model_that_was_open_not_to_one_that_failed(tmp_path: Path) -> None:
+    local = FakeBackend()
+    async with serving(answering("from there")) as server, both(tmp_path, server, local=local) as chat:
+        await chat.send("/server s1")
+        await chat.until(lambda: chat.status().startswith("m @ s1 · "))
+        local.loading = [Failed("There is no such file.", "load", model_kept=True)]
+        await chat.send("/model /models/gone.gguf")
+        await chat.until(lambda: "There is no such file." in chat.text())
+        await chat.send("/server local")
+        await chat.until(lambda: chat.status().startswith("Tiny 4M"))
+        assert [load.path for load in local.loads] == [MODEL.path, "/models/gone.gguf"]
+
+
 async def test_a_thought_and_the_figures_of_a_server_are_shown(tmp_path: Path) -> None:
     server = ChatServer(
         lambda r: streamed(think("secret"), say("open"), stop(), usage(20, 30)),
