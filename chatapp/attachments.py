@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from chatapp.figures import lines
 from chatapp.sanitize import clean_line
 from runtime.quick_dataclass import dataclass
 
@@ -28,7 +29,7 @@ class Attached:
 
     @property
     def lines(self) -> int:
-        return self.text.count("\n") + 1
+        return lines(self.text)
 
 
 def attach(text: str, files: Sequence[Attached]) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from chatapp import files
 from chatapp.attachments import Attached, attach, detach, tokens
-from chatapp.figures import count, plural, size
+from chatapp.figures import count, lines, plural, size
 from chatapp.files import FileError
-from chatapp.paths import expanded
+from chatapp.paths import absolute, expanded
 from chatapp.sanitize import clean
 from runtime.quick_dataclass import dataclass
 
@@ -48,7 +48,7 @@ class Chips:
     """The pastes and files of one composer. Names of files are looked up from `folder`."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or Path.cwd()
+        self.folder = folder or absolute(Path())
         self._pastes: dict[str, str] = {}
         self._tokens: dict[str, int] = {}  # of the pastes
         self._sent: dict[str, Attached] = {}  # files of a message that is written again, as they were
@@ -56,8 +56,7 @@ class Chips:
 
     def paste(self, text: str) -> str:
         """What to insert for a pasted text: the text itself, or what stands for it."""
-        lines = text.count("\n") + 1
-        return text if lines <= PASTE_LINES and len(text) <= PASTE_CHARACTERS else self._chip(text)
+        return text if lines(text) <= PASTE_LINES and len(text) <= PASTE_CHARACTERS else self._chip(text)
 
     def pasted(self, token: str) -> str:
         """The text that stands behind a chip."""
@@ -178,5 +177,4 @@ def editable(text: str) -> bool:
 
 
 def _extent(text: str) -> str:
-    lines = text.count("\n") + 1
-    return plural(lines, "line") if lines > 1 else f"{count(len(text))} characters"
+    return plural(number, "line") if (number := lines(text)) > 1 else f"{count(len(text))} characters"

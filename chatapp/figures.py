@@ -13,6 +13,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def lines(text: str) -> int:
+    """As an editor counts them: a newline ends a line and begins none."""
+    return text.count("\n") + (not text.endswith("\n"))
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chatapp.figures import size
-from chatapp.paths import expanded
+from chatapp.paths import absolute, expanded
 from chatapp.sanitize import clean, clean_line
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _spec(folder: Path) -> GitIgnoreSpec | None:
 def _above(folder: Path) -> tuple[tuple[str, GitIgnoreSpec], ...]:
     """What the .gitignore files above say, up to the root of the repository; prefixes as `../` for each step."""
     specs: list[tuple[str, GitIgnoreSpec]] = []
-    here = folder.absolute()
+    here = absolute(folder)
     within = ""
     while not (here / ".git").exists() and here.parent != here:
         within = f"{here.name}/{within}"

@@ -21,10 +21,18 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
+def absolute(path: Path) -> Path:
+    """From the root on; as it is written where the folder that the program was started in is gone."""
+    try:
+        return path.absolute()
+    except OSError:
+        return path
+
+
 def _home() -> Path | None:
     """The one folder for everything, if the environment names it."""
     home = os.environ.get("QWENCHAT_HOME")
-    return expanded(home).absolute() if home else None
+    return absolute(expanded(home)) if home else None
 
 
 def database_path() -> Path:
@@ -56,7 +64,7 @@ def model_path(word: str) -> str:
         return word
     if word == BUILT_IN and not Path(word).exists():
         return str(BUILT_IN_MODEL)
-    return str(expanded(word).absolute())
+    return str(absolute(expanded(word)))
 
 
 def built_in_model() -> str | None:

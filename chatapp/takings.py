@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chatapp.figures import lines
 from chatapp.stream import Piece
 
 
@@ -16,7 +17,7 @@ class Code:
 
     @property
     def lines(self) -> int:
-        return self.text.count("\n") + 1
+        return lines(self.text)
 
 
 @dataclass(frozen=True, slots=True)

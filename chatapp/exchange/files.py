@@ -10,7 +10,7 @@ from pathlib import Path
 from chatapp.exchange import read
 from chatapp.exchange.export import FORMATS, Exported, Format, file_name
 from chatapp.exchange.read import LARGEST, NotOursError
-from chatapp.paths import expanded
+from chatapp.paths import absolute, expanded
 from chatapp.sanitize import clean_line
 from chatapp.store import Conversation, Store
 
@@ -45,7 +45,7 @@ class TakenError(FileError):
 
 def write(path: Path, text: str) -> Path:
     """All of it or nothing. Raises FileError."""
-    path = expanded(path).absolute()
+    path = absolute(expanded(path))
     made = False
     try:
         with path.open("x", encoding="utf-8", newline="\n") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeGuard, TypeVar, cast, get_args
 
 from chatapp.exchange.export import MARK, VERSION
 from chatapp.records import Conversation, Node, Status, Titled
@@ -118,7 +118,7 @@ def _meta(number: int, meta: dict[str, Any]) -> dict[str, Any]:
 def _figure(body: Mapping[str, Any], name: str) -> None:
     """Raises _WrongError unless a value is a number, or not known."""
     value = body[name]
-    if value is not None and not (type(value) in (int, float) and -_MOST <= value <= _MOST):
+    if value is not None and not (_is_number(value) and -_MOST <= value <= _MOST):
         raise _WrongError(name)
 
 
@@ -141,9 +141,13 @@ def _one_of(body: Mapping[str, Any], name: str, known: Sequence[str]) -> str:
 
 def _time(body: Mapping[str, Any], name: str) -> float:
     value = body.get(name)
-    if type(value) not in (int, float) or not 0 <= value < _LATEST:
+    if not _is_number(value) or not 0 <= value < _LATEST:
         raise _WrongError(name)
     return float(value)
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return type(value) in (int, float)
 
 
 def _stranger(whole: Any) -> str:

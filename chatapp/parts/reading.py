@@ -9,7 +9,7 @@ from textual.widgets import Static
 
 from chatapp.block import Block
 from chatapp.commands import CommandError
-from chatapp.figures import plural
+from chatapp.figures import lines, plural
 from chatapp.key_names import key_of
 from chatapp.parts.finding import FindingPart
 
@@ -250,13 +250,13 @@ class ReadingPart(FindingPart):
         size = len(text.encode("utf-8", "replace"))
         if 4 * (size + 2) // 3 <= clipboard.OSC_52_LIMIT:
             self.app.copy_to_clipboard(text)
-        lines = plural(text.count("\n") + 1, "line")
+        extent = plural(lines(text), "line")
 
         async def give() -> None:
             taken = await clipboard.copy(text)
             if not taken and 4 * (size + 2) // 3 > clipboard.OSC_52_LIMIT:
                 raise CommandError("That is too much for the terminal's clipboard, and there is no other here.")
-            self._show_hint(f"copied: {what}{lines}")
+            self._show_hint(f"copied: {what}{extent}")
 
-        self._show_hint(f"copied: {what}{lines}")
+        self._show_hint(f"copied: {what}{extent}")
         self.run_worker(self._guard(give), group="copies", exit_on_error=False)

@@ -191,7 +191,7 @@ class SidebarPart(ChatBase):
                 raise CommandError("This conversation was deleted.")
             exported = Exported.of(self._store, conversation)
             if not file:
-                return files.write_in(Path.cwd(), exported, thoughts=thoughts)
+                return files.write_in(Path(), exported, thoughts=thoughts)
             return files.write(Path(file), exported.text(files.format_of(Path(file)), thoughts=thoughts))
 
         try:

@@ -214,8 +214,12 @@ class TestChips:
         assert chips.folded(f"before {long} after") == text
         assert chips.paste("short\ntext") == "short\ntext"
 
+    @pytest.mark.parametrize(("text", "number"), [("a\n" * 60, 60), ("a\n" * 60 + "b", 61), ("\n" * 60, 60)])
+    def test_a_newline_at_the_end_begins_no_line(self, text: str, number: int, tmp_path: Path) -> None:
+        assert Chips(tmp_path).paste(text) == f"[paste 1: {number} lines]"
+
     def test_long_text_from_elsewhere_keeps_its_first_line(self, tmp_path: Path) -> None:
         message = "Summarise this:\n" + "x\n" * 500
         chips = Chips(tmp_path)
-        assert chips.folded(message) == "Summarise this:\n[paste 1: 501 lines]"
+        assert chips.folded(message) == "Summarise this:\n[paste 1: 500 lines]"
         assert chips.unfolded(chips.folded(message)) == message

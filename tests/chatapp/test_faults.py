@@ -11,6 +11,7 @@ from fake_backend import MODEL, FakeBackend, Gate, say
 from harness import Chat, here, running
 
 from chatapp.options import ChatOptions
+from chatapp.paths import model_path
 from chatapp.settings import SettingsError, Value
 from runtime.protocol import Failed, Failure, Notice, Ready
 
@@ -69,6 +70,26 @@ class TestFaults:
             await chat.until(lambda: "This file is no model." in chat.text())
             await chat.idle()
             assert "50 / 4,096" in chat.status()
+
+    async def test_the_chat_runs_in_a_folder_that_is_gone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backend = FakeBackend([say("fine")])
+        (tmp_path / "gone").mkdir()
+        monkeypatch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("see @a.txt and")
+            assert "fine" in chat.text()
+            for line, told in (
+                ("/export", "see-a-txt-and.md cannot be written: No such file or directory."),
+                ("/import a.json", "a.json cannot be read: No such file or directory."),
+                ("/attach a.txt", "a.txt cannot be read: No such file or directory."),
+                ("/attach", "There is no file here that can be sent."),
+            ):
+                await chat.send(line)
+                await chat.until(lambda told=told: told in chat.words())
+        assert model_path("a.gguf") == "a.gguf"
 
     async def test_a_model_that_does_not_load_is_told_and_another_can_be_opened(self, tmp_path: Path) -> None:
         backend = FakeBackend(loading=[Failed("This file is no model.", "load")])
