@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
-from chatapp.sanitize import clean_line
+from chatapp.sanitize import shortened
 
 if TYPE_CHECKING:
     from runtime.hub.protocol import Download
@@ -26,5 +26,9 @@ class DownloadLine(Static):
         from chatapp.wizard_pages import progress
 
         self.display = bool(downloads)
-        parts = [f"{clean_line(each.file.rpartition('/')[2], 60)} {progress(each)}" for each in downloads]
+        room = self.app.size.width // max(len(downloads), 1)
+        parts = []
+        for each in downloads:
+            how_far = progress(each)
+            parts.append(f"{shortened(each.file.rpartition('/')[2], max(room - len(how_far) - 8, 16))} {how_far}")
         self.update(Content(f"↓ {'   ↓ '.join(parts)}"))

@@ -17,7 +17,7 @@ from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from chatapp.key_names import moves
-from chatapp.sanitize import clean_line
+from chatapp.sanitize import clean_line, shortened
 
 SHORT = 10
 """Choices fewer than these need no box of full height."""
@@ -64,6 +64,7 @@ class Picker(ModalScreen[str]):
         self._chosen_first = chosen
         self._title = title
         self._choices = choices
+        self._room = LABEL  # columns for a choice
         self._empty = empty
 
     def compose(self) -> ComposeResult:
@@ -74,8 +75,10 @@ class Picker(ModalScreen[str]):
 
     def on_mount(self) -> None:
         column = _column(self._choices)
-        longest = max((_prompt(choice, column).cell_length for choice in self._choices), default=0)
-        self.query_one("#picker").styles.width = min(max(longest + _FRAME, _NARROWEST), _WIDEST)
+        longest = max((_prompt(choice, column, LABEL).cell_length for choice in self._choices), default=0)
+        width = min(max(longest + _FRAME, _NARROWEST), _WIDEST)
+        self.query_one("#picker").styles.width = width
+        self._room = min(width, self.size.width * 92 // 100) - _FRAME
         self._show(self._choices)
 
     @on(Input.Changed)
@@ -112,7 +115,7 @@ class Picker(ModalScreen[str]):
         options = self.query_one(OptionList)
         options.clear_options()
         column = _column(choices)
-        options.add_options([Option(_prompt(choice, column), id=choice.key) for choice in choices])
+        options.add_options([Option(_prompt(choice, column, self._room), id=choice.key) for choice in choices])
         if choices:
             keys = [choice.key for choice in choices]
             options.highlighted = keys.index(self._chosen_first) if self._chosen_first in keys else 0
@@ -126,8 +129,8 @@ def _column(choices: Sequence[Choice]) -> int:
     return max((width for width in widths if width <= COLUMN), default=0)
 
 
-def _prompt(choice: Choice, column: int) -> Content:
-    label = Content(clean_line(choice.label, LABEL) or "(empty)")
+def _prompt(choice: Choice, column: int, room: int) -> Content:
+    label = Content(shortened(choice.label, min(room, LABEL)) or "(empty)")
     label = label.pad_right(max(column - label.cell_length, 0)) if choice.detail else label
     detail = Content.styled(f"  {clean_line(choice.detail, 120)}", "$foreground 60%") if choice.detail else Content("")
     return Content("").join([label, detail])

@@ -50,3 +50,12 @@ def clean_line(text: str, limit: int = 200) -> str:
     """`text` as one line of at most `limit` characters: for titles, names and paths."""
     line = " ".join(clean(text[: 4 * limit]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text` as one line of at most `limit` characters, without its middle if need be: names differ at their ends."""
+    line = clean_line(text, 1000)
+    if len(line) <= limit:
+        return line
+    end = max(3 * (limit - 1) // 5, 1)
+    return f"{line[: max(limit - 1 - end, 0)]}…{line[-end:]}"

@@ -8,11 +8,13 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from chatapp.figures import count, duration, percent, rate
-from chatapp.sanitize import clean_line
+from chatapp.sanitize import shortened
 from runtime.quick_dataclass import dataclass
 
 METER = 10
 """Columns of the bar that shows how full the context is."""
+NAME = 16, 40
+"""Columns of the model's name, at least and at most."""
 
 
 _BESIDE_METER = 3
@@ -66,13 +68,14 @@ class StatusLine(Static):
 
     def render(self) -> Content:
         status, width = self.status, self.size.width
-        left = [(clean_line(status.model, 40) if status.model else "no model", "bold" if status.model else "")]
-        if status.thinking is not None:
-            left.append((f"thinking {'on' if status.thinking else 'off'}", ""))
+        left = [(f"thinking {'on' if status.thinking else 'off'}", "")] if status.thinking is not None else []
         state = [(status.state, "$text-accent" if status.busy else "")] if status.state else []
         if self._hint:
             state = [(self._hint, "$text-warning")]
         meter, figures = _meter(status), _figures(status)
+        room = width - _width([*left, *state, *figures[-1:], ("", "")])
+        name = shortened(status.model, min(max(room, NAME[0]), NAME[1])) if status.model else "no model"
+        left.insert(0, (name, "bold" if status.model else ""))
         taken = _width(left) + _width(state)
         if meter is not None:
             shown = figures[max(len(figures) - _BESIDE_METER, 0) :]

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from chatapp.figures import duration, percent, size
-from chatapp.sanitize import clean_line
+from chatapp.sanitize import clean_line, shortened
 from runtime.hub.protocol import Download, Fit, LocalModel, Machine, RemoteModel, Repo
 
 NAME = 44
@@ -39,7 +39,7 @@ class Columns:
         verdict, colour = self.verdict
         verdict = verdict.ljust(VERDICT) if self.end else verdict
         room = min(max(width - _FIGURES, _SHORTEST), NAME)
-        shown = clean_line(self.name, room)
+        shown = shortened(self.name, room)
         gap = " " * max(room - cell_len(shown), 0)
         return Content.assemble(
             f"  {shown}{gap}  ",

@@ -177,3 +177,4 @@ class VersionsPart(ChatBase):
         self._version_of = shown
         await self.transcript.show(self._entries_of(self._session.thread), at=shown)
         self.turns.reset()
+        self._show_hint("version {} of {}".format(*self._session.versions(shown)))

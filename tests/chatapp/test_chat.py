@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from chatapp.blocks import ReplyBlock
 from chatapp.branch import Turn
 from chatapp.composer import Composer
 from chatapp.options import ChatOptions
-from runtime.protocol import Message, Sampling
+from runtime.protocol import Message, Ready, Sampling
 
 
 async def test_a_message_is_answered_and_stored(tmp_path: Path) -> None:
@@ -196,6 +197,19 @@ class TestStatus:
         async with running(FakeBackend(), tmp_path) as chat:
             assert chat.status().split("  ", 1)[0] == "Tiny 4M · thinking on · ready"
             assert chat.status().split("  ")[-1].strip() == "context 4,096"
+
+    @here("the name of a file")
+    @pytest.mark.parametrize("width", [60, 80, 100])
+    async def test_a_long_name_leaves_room_for_the_state_and_keeps_its_end(self, width: int, tmp_path: Path) -> None:
+        model = replace(MODEL, name="Qwen3.6-35B-A3B-MTP-Instruct-UD-Q4_K_XL")
+        backend = FakeBackend([say("x"), end(context_used=640)], loading=[Ready(model)])
+        async with running(backend, tmp_path, size=(width, 20)) as chat:
+            await chat.ask("q")
+            name, *rest = chat.status().split(" · ")
+            assert name.endswith("Q4_K_XL")
+            assert rest[0] == "thinking on"
+            assert rest[1].startswith("ready ")
+            assert "640 / 4,096" in rest[-1]
 
     async def test_the_reading_of_the_prompt(self, tmp_path: Path) -> None:
         gate = Gate()

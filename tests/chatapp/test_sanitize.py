@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatapp.sanitize import clean, clean_line
+from chatapp.sanitize import clean, clean_line, shortened
 
 ATTACKS = [
     "\x1b]52;c;cm0gLXJmIC8=\x07",  # OSC 52: writes the clipboard
@@ -85,3 +85,16 @@ def test_half_a_surrogate_pair_can_be_encoded_afterwards() -> None:
 def test_a_title_is_one_short_line() -> None:
     assert clean_line("  one\n two\t\x1b[31m three ") == "one two ␛[31m three"
     assert clean_line("x" * 300, 10) == "x" * 9 + "…"
+
+
+@pytest.mark.parametrize("limit", [2, 3, 7, 18, 40])
+def test_a_long_name_loses_its_middle(limit: int) -> None:
+    name = "Qwen3.6-35B-A3B-MTP-Instruct-UD-Q4_K_XL-00001-of-00003"
+    short = shortened(f" {name}\n", limit)
+    start, dots, end = short.partition("…")
+    assert (len(short), dots, bool(end)) == (limit, "…", True)
+    assert name.startswith(start)
+    assert name.endswith(end)
+    assert len(end) >= len(start)  # the quantisation stands there
+    assert shortened(name, len(name)) == name
+    assert shortened("a\x1b[31m b", 20) == "a␛[31m b"

@@ -64,7 +64,8 @@ class TestEditing:
             assert len(backend.requests) == 2
 
     @pytest.mark.parametrize(
-        ("command", "words"), [("/edit 3", "You have sent 2 so far."), ("/edit x", "Write /edit, or"), ("/edit 2", "")]
+        ("command", "words"),
+        [("/edit 3", "You have sent 2 messages so far."), ("/edit x", "Write /edit, or"), ("/edit 2", "")],
     )
     async def test_the_command_takes_a_number(self, command: str, words: str, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
@@ -116,7 +117,9 @@ class TestVersions:
             await chat.until(lambda: "below it" in chat.text())
             assert "first reply" in chat.text()
 
-    @pytest.mark.parametrize(("argument", "words"), [("3", "You have sent 2 so far."), ("x", "Write /retry, or")])
+    @pytest.mark.parametrize(
+        ("argument", "words"), [("3", "You have sent 2 messages so far."), ("x", "Write /retry, or")]
+    )
     async def test_a_reply_that_is_not_there_is_told(self, argument: str, words: str, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             await talked(chat)
