@@ -16,15 +16,17 @@ from runtime.quick_dataclass import dataclass
 class Turn:
     """A question that is stored, with the place of its reply.
 
-    `asked`: the question's node, if it is new. `begun`: the reply goes on from this one. `cut`: the thread above is not
-    what it was, since the question or the reply is another version of one further up. `news`: what other windows have
-    written since, now a part of the thread above it. `aside`: they go on with another version of the conversation.
+    `asked`: the question's node, if it is new, and `instead` the one that it is another version of. `begun`: the reply
+    goes on from this one. `cut`: the thread above is not what it was, since the question or the reply is another
+    version of one further up. `news`: what other windows have written since, now a part of the thread above it.
+    `aside`: they go on with another version of the conversation.
     """
 
     conversation_id: str
     reply_id: int
     messages: tuple[Message, ...]
     asked: Node | None = None
+    instead: int | None = None
     begun: Node | None = None
     cut: bool = False
     news: tuple[Node, ...] = ()
@@ -65,15 +67,20 @@ class Branch:
             self.system = self._stored_system()
         return news, False
 
-    def _take_back(self, turn: Turn) -> None:
-        """Go on from before the message of a turn, unless it has been replied to before."""
+    def _take_back(self, turn: Turn) -> bool:
+        """Show what was shown before the message of a turn; False if it has been replied to before, and stays."""
+        self.tree.refuse(turn.reply_id)
         if len(self.thread) < 2:
-            return
+            return False
         *before, message, reply = self.thread
-        if reply.id == turn.reply_id and len(self._store.children(turn.conversation_id, message.id)) == 1:
-            self._stored_head = before[-1].id if before else None
-            self._store.set_head(turn.conversation_id, self._stored_head)
-            self.thread = before
+        if reply.id != turn.reply_id or len(self._store.children(turn.conversation_id, message.id)) > 1:
+            return False
+        self._stored_head = before[-1].id if before else None
+        if turn.instead is not None:
+            self._stored_head = self.tree.leaf(turn.instead)
+        self._store.set_head(turn.conversation_id, self._stored_head)
+        self.thread = before if turn.instead is None else self._store.thread(turn.conversation_id, self._stored_head)
+        return True
 
     def _place(self, node: int) -> int:
         """Where a message stands in the thread. Raises StoreError if it is not shown any more."""

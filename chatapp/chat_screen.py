@@ -40,6 +40,7 @@ from chatapp.store import Store, StoreError
 from chatapp.transcript import Transcript
 from chatapp.turns import Turns
 from chatapp.waiting import Waiting
+from chatapp.welcome import Welcome
 
 if TYPE_CHECKING:
     from chatapp.blocks import ReplyBlock
@@ -289,6 +290,13 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
         if turn.begun is not None:
             await reply.resume(as_block(turn.begun))
         return reply
+
+    async def take_back(self, turn: Turn) -> None:
+        thread = self._session.thread
+        if turn.cut or not thread:
+            await self.transcript.show(self._entries_of(thread) or [Welcome(self._opened)])
+        elif turn.asked is not None:
+            self.transcript.drop(turn.asked.id, turn.reply_id)
 
     def give_back(self, text: str) -> bool:
         if self.composer.text:

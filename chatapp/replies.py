@@ -184,15 +184,19 @@ class Replies:
         await reply.finish("failed", thought_closed=closed)
         restarts = ended is not None and ended.kind == "worker"  # the backend tells when it is done
         self._board.change(state="restarting" if restarts else "failed", busy=restarts, tok_per_s=None)
-        if ended is not None:
+        full = ended is not None and ended.kind == "context"
+        if ended is not None and not full:
             self._view.say(ended.message, "error")
         self._hold()  # they would fail as well, one after the other
         failure = ended.kind if ended is not None else "internal"
         meta = {"reason": "failed", "failure": failure, "stats": reply.measured, **self._source()}
         try:
-            await self._session.finish(turn, reply.answer, reply.thought, "failed", closed, meta)
+            if await self._session.finish(turn, reply.answer, reply.thought, "failed", closed, meta):
+                await self._view.take_back(turn)
+                self._board.change(state="ready")
         finally:  # what could leave is told of the conversation without the message that had no room
-            if ended is not None and ended.kind == "context":
+            if ended is not None and full:
+                self._view.say(ended.message, "error")
                 self._view.context_full(ended.message)
                 self._view.give_back(turn.messages[-1].content)
 

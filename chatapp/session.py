@@ -32,7 +32,7 @@ class Session(Branch):
         self._order = asyncio.Lock()
         self._window = Window(store)
         self._unsent = Unsent()
-        self._late: list[Callable[[], None]] = []  # ends of replies for which there was no room
+        self._late: list[Callable[[], object]] = []  # ends of replies for which there was no room
         self._version = -1
 
     def new(self) -> None:
@@ -95,7 +95,9 @@ class Session(Branch):
                 asked = self._add(conversation.id, "user", text)
                 turn = self._begin_reply(conversation.id)
                 self._keep_unsent(self._unsent.without(text))
-            return dataclasses.replace(turn, asked=asked, cut=instead is not None, news=tuple(news), aside=aside)
+            return dataclasses.replace(
+                turn, asked=asked, instead=instead, cut=instead is not None, news=tuple(news), aside=aside
+            )
 
         return await self._written(write)
 
@@ -218,10 +220,10 @@ class Session(Branch):
 
     async def finish(
         self, turn: Turn, content: str, thought: str, status: Status, thought_closed: bool, meta: Mapping[str, Any]
-    ) -> None:
+    ) -> bool:
         """A reply has ended; `meta` is what is known of it.
 
-        A message that did not fit in the context is taken back: no later one would fit either.
+        A message that did not fit in the context is taken back, for no later one would fit either; whether it was.
 
         If it cannot be written now, it raises, and `save_late` writes it when it can.
         """
@@ -229,10 +231,9 @@ class Session(Branch):
         if turn.begun is not None:
             meta = {**meta, "continues": turn.begun.id}
 
-        def write() -> None:
+        def write() -> bool:
             self._store.finish(turn.reply_id, content, thought, status, thought_closed, meta)
-            if meta.get("failure") == "context":
-                self._take_back(turn)
+            return meta.get("failure") == "context" and self._take_back(turn)
 
         self.thread = [
             dataclasses.replace(
@@ -243,7 +244,7 @@ class Session(Branch):
             for node in self.thread
         ]
         try:
-            await self._in_order(write)
+            return await self._in_order(write)
         except StoreError:
             self._late.append(write)
             raise

@@ -255,11 +255,11 @@ class Store:
         """The shape of the tree, oldest first."""
         with self.reading() as sql:
             rows = sql.execute(
-                "SELECT id, parent, role, json_extract(meta, '$.continues') FROM nodes WHERE conversation_id = ?"
-                " ORDER BY id",
+                "SELECT id, parent, role, json_extract(meta, '$.continues'), json_extract(meta, '$.failure')"
+                " FROM nodes WHERE conversation_id = ? ORDER BY id",
                 (conversation_id,),
             ).fetchall()
-        return [Twig(*row) for row in rows]
+        return [Twig(key, parent, role, begun, failure == "context") for key, parent, role, begun, failure in rows]
 
     def fork(self, thread: Sequence[Node], title: str, model: str = "") -> Conversation:
         """A new conversation that begins with the messages of another one."""

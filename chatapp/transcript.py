@@ -187,6 +187,12 @@ class Transcript(VerticalScroll, PlainContainer):
         for block in blocks[last + 1 :]:
             block.remove()
 
+    def drop(self, *nodes: int) -> None:
+        """Unmount the blocks of these messages."""
+        for block in self.blocks:
+            if block.node in nodes:
+                block.remove()
+
     async def load_earlier(self) -> None:
         """Mount a page of older blocks above, without moving what is in sight."""
         entries = self.entries

@@ -10,25 +10,31 @@ from runtime.protocol import Role
 
 @dataclass(frozen=True, slots=True)
 class Twig:
-    """One message of the tree. `continues`: the one that it holds the whole of, and goes on from."""
+    """One message of the tree. `continues`: the one that it holds the whole of, and goes on from.
+
+    `refused`: it is the place of a reply to a message that had no room in the context.
+    """
 
     id: int
     parent: int | None
     role: Role
     continues: int | None = None
+    refused: bool = False
 
 
 class Tree:
     """Parents come before their children, as they were written.
 
     Two messages of one role are versions of each other if they follow the same message, whatever system prompts lie
-    between. A reply that another one continues is no version of its own.
+    between. A reply that another one continues is no version of its own, nor is a message that was taken back, since
+    there was no room for it.
     """
 
     def __init__(self, twigs: Iterable[Twig] = ()) -> None:
         self._twigs: dict[int, Twig] = {}
         self._after: dict[int | None, list[int]] = {}  # by the last message that is no system prompt
         self._continued: set[int] = set()
+        self._refused: set[int] = set()
         for twig in twigs:
             self.add(twig)
 
@@ -36,8 +42,14 @@ class Tree:
         self._twigs[twig.id] = twig
         if twig.continues is not None:
             self._continued.add(twig.continues)
+        if twig.refused:
+            self.refuse(twig.id)
         if twig.role != "system":
             self._after.setdefault(self._before(twig), []).append(twig.id)
+
+    def refuse(self, reply: int) -> None:
+        """There was no room for the message that this would have been the reply to."""
+        self._refused.add(reply)
 
     def versions(self, id: int) -> list[int]:
         """All versions of a message, itself included, oldest first."""
@@ -47,7 +59,7 @@ class Tree:
         return [
             other
             for other in self._after[self._before(twig)]
-            if self._twigs[other].role == twig.role and (other == id or other not in self._continued)
+            if self._twigs[other].role == twig.role and (other == id or not self._hidden(other))
         ]
 
     def leaf(self, id: int) -> int:
@@ -57,9 +69,15 @@ class Tree:
         for twig in self._twigs.values():
             if twig.parent in below:
                 below.add(twig.id)
-                if twig.id not in self._continued:
+                if not self._hidden(twig.id):
                     last = twig.id
         return last
+
+    def _hidden(self, id: int) -> bool:
+        if id in self._continued or id in self._refused:
+            return True
+        replies = self._after.get(id, [])
+        return bool(replies) and all(reply in self._refused for reply in replies)
 
     def _before(self, twig: Twig) -> int | None:
         parent = twig.parent

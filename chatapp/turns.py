@@ -391,7 +391,9 @@ class Turns:
 
     def _has_come(self) -> None:
         """The model that was opened beside the old one is ready, or will not be."""
-        self._board.model = self._backend.model or self._board.model
+        before, self._board.model = self._board.model, self._backend.model or self._board.model
+        if before != self._board.model and not self._turning:
+            self._board.show(Status(state="ready", context_used=self._held()))  # the figures were the old one's
         self._wake.set()
 
     def _heard(self, event: Event) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from chatapp import choices, context, paths, settings
+from chatapp import attachments, choices, context, paths, settings
 from chatapp.commands import CommandError
 from chatapp.figures import count, percent, plural
 from chatapp.options import Draft
@@ -258,7 +258,9 @@ class TalkPart(ChatBase):
             raise CommandError("Another window is answering in this conversation: try again after its reply.")
         self._add(*blocks_of([node]))
         self.turns.freed(what.tokens)
-        if self.composer.text:  # such as the message that had no room
+        status, message = self.turns.status, self.composer.message  # such as the one that had no room
+        used = context.used(self._session.thread, status.context_used) + attachments.tokens(message)
+        if message and used < (status.context_length or 0):
             self.say("There is room again: Enter sends what is written below.")
 
     def _larger(self, length: int) -> list[int]:

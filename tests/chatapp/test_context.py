@@ -176,6 +176,42 @@ class TestChat:
         assert backend.requests[-1].messages[-1].content == "fourth"
         assert len(backend.requests[-1].messages) < 7
 
+    async def test_a_message_that_does_not_fit_is_no_part_of_the_conversation(self, tmp_path: Path) -> None:
+        backend = self.backend([Failed(FULL, "context")], [Failed(FULL, "context")], [say("there is room")])
+        async with running(backend, tmp_path) as chat:
+            await self.start(chat)
+            for _ in range(2):
+                await chat.send("the fourth")
+                await chat.until(lambda: isinstance(chat.app.screen, Picker))
+                await chat.pilot.press("escape")
+                await chat.until(lambda: chat.app.screen is chat.screen)
+                await chat.until(lambda: chat.screen.composer.text == "the fourth")
+                assert "▌ the fourth" not in chat.text()
+                assert " ready" in chat.status()
+                assert chat.thread()[-1].content == "an answer of some words"
+            await chat.pilot.press("enter")
+            await chat.idle()
+            assert "▌ the fourth" in chat.text()
+            assert "‹" not in chat.text()
+            assert chat.text().count("there is room") == 1
+
+    async def test_an_edit_that_does_not_fit_leaves_the_message_as_it_was(self, tmp_path: Path) -> None:
+        async with running(self.backend([Failed(FULL, "context")]), tmp_path) as chat:
+            await self.start(chat)
+            before = chat.thread()
+            await chat.send("/edit 2")
+            await chat.until(lambda: chat.screen.editing is not None)
+            await chat.send("a second question of many words")
+            await chat.until(lambda: isinstance(chat.app.screen, Picker))
+            await chat.pilot.press("escape")
+            await chat.until(lambda: "▌ third question" in chat.text())
+            assert chat.thread() == before
+            assert chat.screen.composer.text == "a second question of many words"
+            assert "‹" not in chat.text()
+            await chat.send(f"/resume {chat.store.conversations()[0].id}")
+            await chat.until(lambda: FULL not in chat.words() and "▌ third question" in chat.text())
+            assert "‹" not in chat.text()
+
     @pytest.mark.parametrize(("tokens", "offered"), [(90, False), (3_600, True)])
     async def test_a_summary_is_offered_of_what_is_longer_than_one(
         self, tokens: int, offered: bool, tmp_path: Path

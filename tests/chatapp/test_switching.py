@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,8 @@ async def test_if_the_old_model_does_not_come_back_either_none_answers(worker: C
 
 async def test_a_message_is_answered_while_another_model_loads(tmp_path: Path) -> None:
     loading = Gate()
-    engines = Engines([Ready(MODEL)], [LoadProgress(43, 100, "weights"), loading, Ready(MODEL)])
+    new = Ready(replace(MODEL, path="/m/new.gguf"))
+    engines = Engines([Ready(MODEL)], [LoadProgress(43, 100, "weights"), loading, new])
     switching = Backends(Switching(engines, room=lambda path: True), FakeBackend)
     async with running(switching, tmp_path, ChatOptions(model="/m/old.gguf")) as chat:  # type: ignore[arg-type]
         await chat.until(lambda: switching.model is not None)
@@ -153,6 +155,9 @@ async def test_a_message_is_answered_while_another_model_loads(tmp_path: Path) -
         assert len(engines.made[0].requests) == 1 and "ok" in chat.text()
         loading.open()
         await chat.until(lambda: "new answers from now on" in chat.words())
+        await chat.until(
+            lambda: " ".join(chat.status().split()).endswith("ready context 4,096")
+        )  # no figure of the old
         await chat.ask("and now?")
         assert len(engines.made[1].requests) == 1
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from chatapp.tree import Tree, Twig
 
 
-def grown(*twigs: tuple[int, int | None, str] | tuple[int, int | None, str, int]) -> Tree:
+def grown(
+    *twigs: tuple[int, int | None, str]
+    | tuple[int, int | None, str, int | None]
+    | tuple[int, int | None, str, int | None, bool],
+) -> Tree:
     roles = {"u": "user", "a": "assistant", "s": "system"}
     return Tree(Twig(id, parent, roles[role], *rest) for id, parent, role, *rest in twigs)  # type: ignore[arg-type, misc]
 
@@ -41,3 +45,16 @@ def test_a_version_leads_to_the_newest_message_below_it() -> None:
     assert tree.leaf(2) == 7
     assert tree.leaf(5) == 5
     assert tree.leaf(6) == 6
+
+
+def test_a_message_that_had_no_room_is_no_version_and_leads_nowhere() -> None:
+    tree = grown((1, None, "u"), (2, 1, "a"), (3, 2, "u"), (4, 3, "a"), (5, 2, "u"), (6, 5, "a", None, True))
+    assert tree.versions(3) == [3]
+    assert tree.versions(5) == [3, 5]  # where it is shown it is one
+    assert tree.leaf(1) == 4
+    tree.add(Twig(7, 5, "assistant"))  # asked again, with more room
+    assert tree.versions(3) == [3, 5]
+    assert tree.versions(7) == [7]
+    assert tree.leaf(1) == 7
+    tree.refuse(7)
+    assert tree.versions(3) == [3]
