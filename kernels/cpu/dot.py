@@ -42,6 +42,11 @@ def activation_words(f: Function, whole: Value) -> tuple[Value, Value]:
     if f.target.dot == "avx2":
         short = whole.trunc(vector(i16, LANES))
         return tuple(short.pick(range(i, LANES, 2)).bitcast(vector(i32, 4)) for i in range(2))  # type: ignore[return-value]
+    return byte_words(whole)
+
+
+def byte_words(whole: Value) -> tuple[Value, Value]:
+    """Four a and four b of 128·a + b each."""
     high, low = (whole + 64) >> 7, ((whole + 64) & 127) - 64
     return tuple(part.trunc(vector(i8, LANES)).bitcast(vector(i32, 4)) for part in (high, low))  # type: ignore[return-value]
 

@@ -93,6 +93,37 @@ class Block:
         return self.bits(offset + index * run + byte, place * width, width)
 
 
+class HalfBlock(Block):
+    """A half of a block whose second half lies as the first does."""
+
+    def __init__(self, f: Function, address: Value, form: Format, places: Mapping[tuple[int, str], int], half: Value) -> None:
+        """`half`: 0 or 1."""
+        super().__init__(f, address, places, f.target.ahead)
+        self._form, self._half = form, half
+        self._made: dict[int, Value] = {}
+
+    def at(self, offset: int) -> Value:
+        """Where in the whole block a unit lies."""
+        assert self._places
+        return self.address + self._places[offset, "unit"]
+
+    def _load(self, offset: int, name: str) -> Value:
+        if self._form.of_half and offset in self._form.of_half:
+            if offset not in self._made:
+                self._made[offset] = self._form.of_half[offset](self, self._half)
+            return self._made[offset]
+        assert self._places and self._form.halves
+        if (offset, name) not in self._loaded:
+            step = self._form.halves[max(first for first in self._form.halves if first <= offset)]
+            place = self._places[offset, name]
+            at = self.address + self._half * (self._places[offset + step, name] - place)
+            if self._ahead and (offset, name) not in self.used:
+                self.f.prefetch(at + (place + self._ahead))
+            self.used[offset, name] = None
+            self._loaded[offset, name] = self.f.load_in_order(at + place, _BYTES)
+        return self._loaded[offset, name]
+
+
 class LaneBlock(Block):
     """One row's part of a block of a panel: every lane has the same weights."""
 
@@ -130,6 +161,11 @@ class Format:
     minimum: Callable[[Block, int], Value] | None = None
     zero: int = 0
     signed: bool = False
+    bits: int = 8  # of a code
+    # For types whose second 128 weights lie as the first do: from which offset on, up to the next, how far apart.
+    halves: Mapping[int, int] | None = None
+    # What stands for other units, by offset and half.
+    of_half: Mapping[int, Callable[[HalfBlock, Value], Value]] | None = None
 
 
 def _plane(offset: int, run: int, width: int) -> Callable[[Block, int], Value]:
@@ -166,6 +202,20 @@ def _six_bits(block: Block, group: int, *, minimum: bool) -> Value:
         return block.number(own, shift, 6).float()
     low = block.number(12, shift + (4 if minimum else 0), 4)
     return (low | (block.number(own, shift + 6, 2) << 4)).float()
+
+
+def _six_bits_of_half(own: int) -> Callable[[HalfBlock, Value], Value]:
+    """The unit at `own`, 4 or 8; for the second half, one with the last 4 numbers as that has the first 4."""
+
+    def unit(block: HalfBlock, half: Value) -> Value:
+        f, second = block.f, half.equals(1)
+        word = f.load_in_order(block.at(own), _WORDS)
+        # read where the first half was a moment ago, since only addresses that rise are foreseen
+        rest = f.load_in_order(second.choose(block.at(12), block.at(own)), _WORDS) >> (0 if own == 4 else 4)
+        masks = [second.choose(f.const(i32, mask), first).splat() for mask, first in ((0x30303030, 0x3F3F3F3F), (0x0F0F0F0F, 0))]
+        return (((word >> (half * 2).trunc(i32).splat()) & masks[0]) | (rest & masks[1])).bitcast(_BYTES)
+
+    return unit
 
 
 def _scale_six(block: Block, group: int) -> Value:
@@ -282,19 +332,18 @@ def panel_bytes(name: str, columns: int) -> int:
 
 FORMATS = MappingProxyType(
     {
-        "Q4_0": Format(32, 18, 32, _plane(2, 16, 4), _half(0), zero=8),
-        "Q4_1": Format(32, 20, 32, _plane(4, 16, 4), _half_of(0, 0), dmin=lambda b: -b.half_of(0, 1)),
-        "Q5_0": Format(32, 22, 32, _over(_flags(2, 0), _plane(6, 16, 4), 4), _half(0), zero=16),
+        "Q4_0": Format(32, 18, 32, _plane(2, 16, 4), _half(0), zero=8, bits=4),
+        "Q4_1": Format(32, 20, 32, _plane(4, 16, 4), _half_of(0, 0), dmin=lambda b: -b.half_of(0, 1), bits=4),
+        "Q5_0": Format(32, 22, 32, _over(_flags(2, 0), _plane(6, 16, 4), 4), _half(0), zero=16, bits=5),
         "Q5_1": Format(
             32,
             24,
             32,
             _over(_flags(4, 0), _plane(8, 16, 4), 4),
             _half_of(0, 0),
-            dmin=lambda b: -b.half_of(0, 1),
-        ),
+            dmin=lambda b: -b.half_of(0, 1), bits=5),
         "Q8_0": Format(32, 34, 32, _plane(2, 32, 8), _half(0), signed=True),
-        "Q2_K": Format(256, 84, 16, _plane(16, 32, 2), _half_of(80, 0), _scale_q2, _half_of(80, 1), _minimum_q2),
+        "Q2_K": Format(256, 84, 16, _plane(16, 32, 2), _half_of(80, 0), _scale_q2, _half_of(80, 1), _minimum_q2, bits=2, halves={0: 8, 16: 32}),
         "Q3_K": Format(
             256,
             110,
@@ -302,9 +351,8 @@ FORMATS = MappingProxyType(
             _over(_plane(0, 32, 1), _plane(32, 32, 2), 2),
             _half(108),
             _scale_q3,
-            zero=4,
-        ),
-        "Q4_K": Format(256, 144, 32, _plane(16, 32, 4), _half_of(0, 0), _scale_six, _half_of(0, 1), _minimum_six),
+            zero=4, bits=3),
+        "Q4_K": Format(256, 144, 32, _plane(16, 32, 4), _half_of(0, 0), _scale_six, _half_of(0, 1), _minimum_six, bits=4, halves={16: 64}, of_half={own: _six_bits_of_half(own) for own in (4, 8)}),
         "Q5_K": Format(
             256,
             176,
@@ -313,8 +361,7 @@ FORMATS = MappingProxyType(
             _half_of(0, 0),
             _scale_six,
             _half_of(0, 1),
-            _minimum_six,
-        ),
+            _minimum_six, bits=5),
         "Q6_K": Format(
             256,
             210,
@@ -322,8 +369,7 @@ FORMATS = MappingProxyType(
             _over(_plane(128, 32, 2), _plane(0, 64, 4), 4),
             _half(208),
             _scale_q6,
-            zero=32,
-        ),
+            zero=32, bits=6, halves={0: 64, 128: 32, 192: 8}),
         "IQ4_NL": Format(32, 18, 32, _looked_up(_plane(2, 16, 4), _IQ4), _half(0), signed=True),
         "IQ4_XS": Format(
             256,

@@ -7,7 +7,7 @@ With AVX2 alone, bytes would take two steps to their sums, and signed ones three
 bits each, as do the codes of a group once they are unpacked, and one product of pairs (vpmaddwd) is exact.
 
 One pass over the weights serves 1 to 5 rows of x (a token, or a draft to verify) or tiles of 8 (prefill). Within a tile
-of R rows, x is [K/4, R, 2] of four a and four b (AVX2: two times two whole ones), beside [K/32, R] of `_META` numbers
+of R rows, x is [K/4, R, 2] of four a and four b (AVX2: two times two whole ones), beside [K/32, R] of `META` numbers
 of 32 bits about each group.
 
 Measured on one core of an EPYC with AVX512-VNNI, in processor time and with activations of 8 bits: Q4_K from memory
@@ -33,61 +33,18 @@ from collections.abc import Callable, Iterable
 
 from llvmlite import ir
 
-from kernels.cpu.dot import Totals, activation_words, bias, dot, few_registers, nothing, prepared, together
+from kernels.cpu import one_row
+from kernels.cpu.activations import META, NEGATIVE, SCALE, SUM, row_bytes, which
+from kernels.cpu.dot import Totals, bias, dot, few_registers, nothing, prepared, together
 from kernels.cpu.formats import FORMATS, Block, LaneBlock, layout
 from kernels.cpu.ir import LANES, Function, Value, Variable, f32, half, i8, i16, i32, i64, single, vector
 from kernels.cpu.isa import Target
 
 FEW = 5  # rows that have a version of their own
 TILE = 8  # rows of a tile beyond that
-SEGMENT = 512  # activations that are quantised in one piece
-
-# 128·a + b at most, with a of −127 … 127 and b of −64 … 63: pairs of their products with bytes fit 16 bits.
-LARGEST = 16319
-
-# Of a group: its scale; scale·Σq of the whole and of its halves; −Σq of the same, as integers, for q = 128·a + b.
-_META = 8
-_SCALE, _SUM, _NEGATIVE = 0, 1, 4
-
 
 def tile_rows(rows: int) -> int:
     return rows if rows <= FEW else TILE
-
-
-def quantise(module: ir.Module, target: Target, name: str, tile: int) -> None:
-    """Words: x [T, K], row stride in bytes, K, q [2·K a row], meta. A piece is one segment of one row."""
-    f = Function(module, target, name)
-    x, stride, columns, q, meta = (f.word(i) for i in range(5))
-    segments = (columns + (SEGMENT - 1)) / SEGMENT
-    row, segment = f.piece / segments, f.piece % segments
-    first, lane = row / tile * tile, row % tile
-    groups = columns / 32
-    start = segment * (SEGMENT // 32)
-    for group in f.range(start, (start + SEGMENT // 32).smaller(groups)):
-        at = x + row * stride + 128 * group
-        halves = [f.load(at + 64 * i, f32()) for i in range(2)]
-        # Compared as integers, NaN is the largest number of all, and so makes the whole group NaN.
-        bits = [h.bitcast(vector(i32, LANES)) & 0x7FFFFFFF for h in halves]
-        largest = f.call("llvm.vector.reduce.umax.v16i32", i32, bits[0].larger(bits[1])).bitcast(single)
-        scale = largest / float(LARGEST)
-        inverse = (largest > 0.0).choose(float(LARGEST) / largest, 0.0).splat()
-        sums = []
-        for i, h in enumerate(halves):
-            rounded = f.call("llvm.rint.v16f32", f32(), h * inverse)
-            whole = Value(f, f.b.fptosi(rounded.v, vector(i32, LANES)))
-            sums.append(whole.sum())
-            fours = activation_words(f, whole)
-            for j in range(4):
-                unit = group * 8 + (4 * i + j)
-                to = q + first * columns * 2 + (unit * tile + lane) * 8
-                for level, four in enumerate(fours):
-                    f.store(to + 4 * level, four.lane(j))
-        about = meta + first * groups * (4 * _META) + (group * tile + lane) * (4 * _META)
-        f.store(about + 4 * _SCALE, scale)
-        for i, total in enumerate((sums[0] + sums[1], *sums)):
-            f.store(about + 4 * (_SUM + i), scale * total.float())
-            f.store(about + 4 * (_NEGATIVE + i), 0 - total)
-    f.finish()
 
 
 def matmul(module: ir.Module, target: Target, name: str, format_: str, tile: int) -> None:
@@ -217,11 +174,11 @@ class _Stage:
             if self.has_minimum:
                 minimum = f.load(self.minima + scale_at + 4 * LANES * sub, f32(), 64)
             for t, sums in zip(some, products, strict=True):
-                place = about + (index * tile + t) * (4 * _META)
-                part = together(sums).float() * f.load(place + 4 * _SCALE, single, 4).splat()
+                place = about + (index * tile + t) * (4 * META)
+                part = together(sums).float() * f.load(place + 4 * SCALE, single, 4).splat()
                 total = part * scale + totals[t].value
                 if minimum:
-                    total = total - f.load(place + 4 * (_SUM + _which(form.group, sub)), single, 4).splat() * minimum
+                    total = total - f.load(place + 4 * (SUM + which(form.group, sub)), single, 4).splat() * minimum
                 totals[t].value = total
 
 
@@ -240,7 +197,7 @@ def _panel_of_many(
                     with f.when(first + t < tokens):
                         total.value = _load_rows(f, out + (first + t) * stride, count)
             x = q + first * columns * 2 + begin * (2 * tile)
-            stage.add(totals, x, meta + (first * columns + begin * tile) * (_META // 8), end - begin)
+            stage.add(totals, x, meta + (first * columns + begin * tile) * (META // 8), end - begin)
             for t, total in enumerate(totals):
                 with f.when(first + t < tokens):
                     _store_rows(f, out + (first + t) * stride, total.value, count)
@@ -249,11 +206,15 @@ def _panel_of_many(
 def _few(f: Function, format_: str, tile: int, weights: Value, q: Value, meta: Value, blocks: Value) -> list[Value]:
     """Sums [16] of each row of the tile over all blocks of a panel."""
     form = FORMATS[format_]
+    if row_bytes(f.target, tile) == 4:
+        if one_row.can(form):
+            return [one_row.sums(f, format_, weights, q, meta, blocks)]
+        q = q + blocks * (2 * form.block)
     totals = [f.variable(f.zero(f32())) for _ in range(tile)]
     for index in f.range(0, blocks):
         block = Block(f, weights + index * layout(format_).nbytes, layout(format_).places, f.target.ahead)
         x = q + index * (2 * form.block * tile)
-        about = meta + index * (form.block // 32 * tile * 4 * _META)
+        about = meta + index * (form.block // 32 * tile * 4 * META)
         scaled = [f.zero(f32())] * tile
         below = [f.zero(f32())] * tile
         for group in range(form.block // form.group):
@@ -261,11 +222,11 @@ def _few(f: Function, format_: str, tile: int, weights: Value, q: Value, meta: V
             scale = form.scale(block, group) if form.scale else None
             minimum = form.minimum(block, group) if form.minimum else None
             for t in range(tile):
-                place = about + (group * form.group // 32 * tile + t) * 4 * _META
-                part = products[t].float() * f.load(place + 4 * _SCALE, single, 4).splat()
+                place = about + (group * form.group // 32 * tile + t) * 4 * META
+                part = products[t].float() * f.load(place + 4 * SCALE, single, 4).splat()
                 scaled[t] = part * scale + scaled[t] if scale else scaled[t] + part
                 if form.dmin:
-                    total = f.load(place + 4 * (_SUM + _which(form.group, group)), single, 4).splat()
+                    total = f.load(place + 4 * (SUM + which(form.group, group)), single, 4).splat()
                     below[t] = total * minimum + below[t] if minimum else below[t] + total
         d = form.d(block)
         dmin = form.dmin(block) if form.dmin else None
@@ -273,11 +234,6 @@ def _few(f: Function, format_: str, tile: int, weights: Value, q: Value, meta: V
             total = scaled[t] * d + totals[t].value
             totals[t].value = total - below[t] * dmin if dmin else total
     return [total.value for total in totals]
-
-
-def _which(group_size: int, group: int) -> int:
-    """Of a group's sums in `_META`: the whole, the first half, the second half."""
-    return 0 if group_size == 32 else 1 + group % 2
 
 
 def _group(f: Function, format_: str, block: Block, group: int, tile: int, x: Value, about: Value) -> list[Value]:
@@ -295,8 +251,8 @@ def _group(f: Function, format_: str, block: Block, group: int, tile: int, x: Va
     def start(t: int) -> Totals:
         if not zero:
             return nothing(f)
-        place = about + (group * form.group // 32 * tile + t) * 4 * _META
-        return nothing(f, f.load(place + 4 * (_NEGATIVE + _which(form.group, group)), i32, 4) * zero)
+        place = about + (group * form.group // 32 * tile + t) * 4 * META
+        return nothing(f, f.load(place + 4 * (NEGATIVE + which(form.group, group)), i32, 4) * zero)
 
     if few_registers(f):
         block.forget()
@@ -408,9 +364,8 @@ def experts(module: ir.Module, target: Target, name: str, kind: str) -> None:
             form = FORMATS[kind]
             blocks = columns / form.block
             panel = of_expert + index * blocks * layout(kind).nbytes
-            [numbers] = _few(
-                f, kind, 1, panel, x + source * columns * 2, meta + source * columns * (_META // 8), blocks
-            )
+            row = x + source * columns * row_bytes(target, 1)
+            [numbers] = _few(f, kind, 1, panel, row, meta + source * columns * (META // 8), blocks)
             _store_rows(f, to, numbers, rows - index * LANES)
     f.finish()
 

@@ -232,12 +232,14 @@ def projections(machine: Machine, x: Tensor, weights: Sequence[QuantTensor]) -> 
 
 
 def _quantised(machine: Machine, x: Tensor, tile: int, group: int = 1) -> tuple[Tensor, Tensor, int]:
-    matmul, _ = _native()
+    from kernels.cpu import activations
+
     tokens, columns = x.shape
     padded = -(-tokens // tile) * tile
-    q, meta = empty((2 * padded * columns,), torch.int8), empty((padded * columns // 4,))
-    segments = -(-columns // matmul.SEGMENT)
-    machine.call(matmul.quantise, (tile,), tokens * segments, x, 4 * columns, columns, q, meta, group=group)
+    q = empty((activations.row_bytes(machine.target, tile) * padded * columns,), torch.int8)
+    meta = empty((padded * columns // 4,))
+    segments = -(-columns // activations.SEGMENT)
+    machine.call(activations.quantise, (tile,), tokens * segments, x, 4 * columns, columns, q, meta, group=group)
     return q, meta, tile
 
 
