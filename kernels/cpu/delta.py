@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -12,6 +13,8 @@ from kernels.cpu.isa import Target
 STATE_ROWS = 32
 _MAX_DIM = 1024
 _L2_EPS = 1e-6
+_LARGE = 1 << 19  # bytes of a layer's state; there are as many more as there are layers, and the weights between
+_AHEAD = 4096  # bytes before its use that state is asked for
 
 
 @dataclass
@@ -32,9 +35,10 @@ class _Part:
 
     def token(
         self, before: Value, after: Value, k: Value, v: Value, g: Value, beta: Value,
-        *, q: Value | None = None, o: Value | None = None, keep: Value | None = None,
+        *, q: Value | None = None, o: Value | None = None, keep: Value | None = None, away: Value | None = None,
     ) -> None:  # fmt: skip
-        """One token: the rows at `before` become those at `after`, which may be the same, if `keep` holds.
+        """One token: the rows at `before` become those at `after`, which may be the same, if `keep` holds; past the
+        caches if `away` does.
 
         k, v, q: the token's heads; g, beta [Hv]; o [Hv, Dv]: where its output goes, if q is given. With S the state
         before and d = e^g: S k and S q are read in one pass, e = β(v − d·S k), o = d·S q + e·(k·q), S ← d·S + e kᵀ.
@@ -57,27 +61,37 @@ class _Part:
         for begin, end, height in ((self.first, whole, 4), (whole, self.last, 1)):
             for row in f.range(begin, end, height):
                 place = (row - self.first) * dk * 4
-                products = _products(f, before + place, dk, height, vectors)
+                products = _products(f, before + place, dk, height, vectors, _AHEAD if f.target.ahead else 0)
                 errors = []
                 for r in range(height):
                     wanted = f.load(v + (self.head * dv + row + r) * 4, single)
                     errors.append(strength * (wanted - decay * products[r][0]))
                     if q and o:
                         f.store(o + (self.head * dv + row + r) * 4, decay * products[r][1] + errors[r] * agreement)
-                if keep is None:
+                if away is not None:
+                    with f.b.if_else(away.v) as (past, through):
+                        with past:
+                            self._update(before + place, after + place, decay, errors, f.stream)
+                        with through:
+                            self._update(before + place, after + place, decay, errors)
+                elif keep is None:
                     self._update(before + place, after + place, decay, errors)
                 else:
                     with f.when(keep):
                         self._update(before + place, after + place, decay, errors)
 
-    def _update(self, before: Value, after: Value, decay: Value, errors: list[Value]) -> None:
+    def _update(
+        self, before: Value, after: Value, decay: Value, errors: list[Value],
+        stream: Callable[[Value, Value], None] | None = None,
+    ) -> None:  # fmt: skip
         f = self.f
         for lanes, i in f.lanes(self.dk):
             key = self._of(self._unit_k, lanes, i)
             for r, error in enumerate(errors):
                 at = (r * self.dk + i) * 4
                 kept = f.load(before + at, f32(lanes)) * decay.splat(lanes)
-                f.store(after + at, kept + error.splat(lanes) * key)
+                write = stream if stream and lanes > 1 else f.store
+                write(after + at, kept + error.splat(lanes) * key)
 
     def _of(self, place: Value, lanes: int, i: Value) -> Value:
         return self.f.load(place + 4 * i, f32(lanes))
@@ -141,9 +155,20 @@ def delta_resume(module: ir.Module, target: Target, name: str, each: int) -> Non
         to = scratch if each else last.choose(kept + place, scratch)
         gate = t * v_heads * 4
         at = k + t * k_stride, v + t * v_stride, g + gate, beta + gate
-        part.token(here.value, to, *at, q=q + t * q_stride, o=o + gate * dv, keep=last ^ 1 if each else None)
+        of_q = {"q": q + t * q_stride, "o": o + gate * dv}
+        if each:
+            part.token(here.value, to, *at, **of_q, keep=last ^ 1)
+        else:
+            part.token(here.value, to, *at, **of_q, away=last & _leaves_caches(f, kept, v_heads * dv * dk * 4, dk))
         here.value = to
     f.finish()
+
+
+def _leaves_caches(f: Function, kept: Value, nbytes: Value, dk: Value) -> Value:
+    """Whether a state that is written now will be out of the caches before it is read, and lies in whole lines."""
+    if not f.target.triple.startswith("x86_64"):  # elsewhere such stores may be seen late
+        return f.const(ir.IntType(1), 0)
+    return (nbytes >= _LARGE) & (kept % 64).equals(0) & (dk % LANES).equals(0)
 
 
 def _unit(f: Function, x: Value, out: Value, size: Value, scale: Value) -> None:
@@ -158,12 +183,16 @@ def _unit(f: Function, x: Value, out: Value, size: Value, scale: Value) -> None:
         f.store(out + 4 * i, f.load(x + 4 * i, f32(lanes)) * inverse.splat(lanes))
 
 
-def _products(f: Function, rows: Value, size: Value, height: int, vectors: list[Value]) -> list[list[Value]]:
-    """Of `height` rows with each of the vectors."""
+def _products(
+    f: Function, rows: Value, size: Value, height: int, vectors: list[Value], ahead: int
+) -> list[list[Value]]:
+    """Of `height` rows with each of the vectors, the rows asked for so many bytes ahead."""
     sums = {lanes: [[f.variable(f.zero(f32(lanes))) for _ in vectors] for _ in range(height)] for lanes in (LANES, 1)}
     for lanes, i in f.lanes(size):
         others = [f.load(vector + 4 * i, f32(lanes)) for vector in vectors]
         for r in range(height):
+            if ahead and lanes > 1:
+                f.prefetch(rows + (r * size + i) * 4 + ahead)
             row = f.load(rows + (r * size + i) * 4, f32(lanes))
             for total, other in zip(sums[lanes][r], others, strict=True):
                 total.value = row * other + total.value

@@ -328,6 +328,11 @@ class Function:
     def store(self, address: Value, value: Value, align: int = 1) -> None:
         self.b.store(value.v, self._pointer(address), align=align)
 
+    def stream(self, address: Value, value: Value) -> None:
+        """A store past the caches, to the start of a line: what lies there need not be read first."""
+        store = self.b.store(value.v, self._pointer(address), align=64)
+        store.set_metadata("nontemporal", self.module.add_metadata([self.const(i32, 1).v]))
+
     def prefetch(self, address: Value) -> None:
         """Ask for a cache line, into the second cache; the address may lie anywhere."""
         callee = self.external("llvm.prefetch.p0", ir.VoidType(), (_POINTER, i32, i32, i32))

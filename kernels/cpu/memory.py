@@ -91,6 +91,11 @@ def lasting(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
     return _pages(nbytes).view(dtype).view(tuple(shape))
 
 
+def streamed(numbers: int) -> Tensor:
+    """Zeros in large pages: float32, for what is read and written from end to end at every token."""
+    return _large_pages(4 * numbers)[: 4 * numbers].view(torch.float32)
+
+
 def trim() -> None:
     """Give the system what is free on the heap, where the C library can; after a load that is 40 MB."""
     with contextlib.suppress(OSError, AttributeError):  # another C library

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.machine import Machine, Runnable
+from kernels.cpu.memory import streamed
 from kernels.cpu.replay import unheld
 from kernels.sample import sample
 from runtime.cache import RecurrentState, SequenceState
@@ -82,7 +83,7 @@ class Slab:
 
     def __init__(self, layout: Layout, device: torch.device | None = None) -> None:
         self._layout = layout
-        self.memory = torch.zeros(layout.size, device=device)
+        self.memory = torch.zeros(layout.size, device=device) if device else streamed(layout.size)
         self.moves = torch.zeros(2, dtype=torch.long)
         self.hidden = self.memory[: math.prod(layout.shapes[0])].view(layout.shapes[0])
         self._moves = self.moves.numpy()  # the same memory, quicker to write
