@@ -329,8 +329,9 @@ class Function:
         self.b.store(value.v, self._pointer(address), align=align)
 
     def stream(self, address: Value, value: Value) -> None:
-        """A store past the caches, to the start of a line: what lies there need not be read first."""
-        store = self.b.store(value.v, self._pointer(address), align=64)
+        """A store past the caches, of a line or half of one: what lies there need not be read first."""
+        nbytes = value.type.count * value.element.width // 8 if isinstance(value.element, ir.IntType) else 4 * LANES
+        store = self.b.store(value.v, self._pointer(address), align=nbytes)
         store.set_metadata("nontemporal", self.module.add_metadata([self.const(i32, 1).v]))
 
     def prefetch(self, address: Value) -> None:

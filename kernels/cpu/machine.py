@@ -67,6 +67,7 @@ class _Pool:
 
         self.compiler = Compiler(target, cache)
         self.seconds = 0.0
+        self.idle = False  # whether programs are laid out but not run
         self._memory = torch.zeros(native.POOL + 64, dtype=torch.uint8)
         self._pool = -(-self._memory.data_ptr() // 64) * 64
         pointer = ctypes.c_size_t
@@ -88,6 +89,8 @@ class _Pool:
         weakref.finalize(self, _end, stop, self._pool, workers, self._memory, self.compiler)
 
     def run(self, steps: int, count: int, *, alone: bool) -> None:
+        if self.idle:
+            return
         started = time.perf_counter()
         if alone:
             self._run_alone(steps, count)
@@ -218,10 +221,13 @@ class Machine:
         panels = self._arena.take(len(stack) * size).view(len(stack), size)
         pending, self._calls = self._calls, []
         for index, (source, to) in enumerate(zip(stack, panels, strict=True)):
-            words = source.contiguous(), to, rows, columns // form.block
-            self.call(pack, (weight.type.name,), -(-rows // 16), *words, group=index + 1)
+            share = self.share(-(-rows // 16), panel_bytes(weight.type.name, columns), 1)
+            words = source.contiguous(), to, rows, columns // form.block, share
+            self.call(pack, (weight.type.name,), -(-rows // (16 * share)), *words, group=index + 1)
         calls, self._calls = self._calls, pending
+        idle, self._pool.idle = self._pool.idle, False
         Runnable(self._pool, Program([], [], 0, calls)).run([], [], 0)
+        self._pool.idle = idle
         return panels[0] if weight.data.dim() == 2 else panels, weight
 
     def flush(self) -> None:
@@ -229,6 +235,15 @@ class Machine:
         if self._program is None and self._calls:
             calls, self._calls = self._calls, []
             Runnable(self._pool, Program([], [], 0, calls)).run([], [], 0)
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Calls of the block are made ready, compiled and recorded, but not done: their results mean nothing."""
+        self._pool.idle = True
+        try:
+            yield
+        finally:
+            self._pool.idle = False
 
     @contextmanager
     def record(self, inputs: list[Tensor], tables: list[list[Tensor]], position: int) -> Iterator[Program]:

@@ -5,6 +5,7 @@ Attributes carry the names of the GGUF tensors. Shapes: T rows (tokens of one se
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import cast
@@ -148,14 +149,15 @@ class Qwen35:
             self.draft_head.note(ids)
 
     def warm_up(self) -> None:
-        """Do once what takes longer the first time, so that the first reply need not wait for it."""
+        """Make ready once what takes longer the first time, so that the first reply need not wait for it."""
         state = self.new_state()
-        for _ in range(2):
-            hidden = self.forward([0], state)
-            state.commit()
-        self.logits(hidden)
-        if self.mtp:
-            self.draft_logits(self.draft([0], hidden, state, state.length - 1))
+        with self.ops.machine.idle() if self.ops.machine else contextlib.nullcontext():
+            for _ in range(2):
+                hidden = self.forward([0], state)
+                state.commit()
+            self.logits(hidden)
+            if self.mtp:
+                self.draft_logits(self.draft([0], hidden, state, state.length - 1))
 
     def free(self) -> None:
         """Let the card's memory go that is not for weights: slabs and graphs, which are made again when needed."""
