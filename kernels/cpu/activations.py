@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from kernels.cpu.dot import activation_words, byte_words, few_registers
-from kernels.cpu.ir import LANES, Function, Value, f32, i32, i64, single, vector
+from kernels.cpu.dot import activation_words, byte_words
+from kernels.cpu.ir import LANES, Function, Value, f32, i32, single, vector
 from kernels.cpu.isa import Target
 
 SEGMENT = 512  # activations that are quantised in one piece

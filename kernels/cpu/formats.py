@@ -96,7 +96,9 @@ class Block:
 class HalfBlock(Block):
     """A half of a block whose second half lies as the first does."""
 
-    def __init__(self, f: Function, address: Value, form: Format, places: Mapping[tuple[int, str], int], half: Value) -> None:
+    def __init__(
+        self, f: Function, address: Value, form: Format, places: Mapping[tuple[int, str], int], half: Value
+    ) -> None:
         """`half`: 0 or 1."""
         super().__init__(f, address, places, f.target.ahead)
         self._form, self._half = form, half
@@ -205,15 +207,19 @@ def _six_bits(block: Block, group: int, *, minimum: bool) -> Value:
 
 
 def _six_bits_of_half(own: int) -> Callable[[HalfBlock, Value], Value]:
-    """The unit at `own`, 4 or 8; for the second half, one with the last 4 numbers as that has the first 4."""
+    """The unit at `own`, 4 or 8; for the second half, one that has the last 4 numbers as that has the first 4."""
 
     def unit(block: HalfBlock, half: Value) -> Value:
         f, second = block.f, half.equals(1)
-        word = f.load_in_order(block.at(own), _WORDS)
-        # read where the first half was a moment ago, since only addresses that rise are foreseen
-        rest = f.load_in_order(second.choose(block.at(12), block.at(own)), _WORDS) >> (0 if own == 4 else 4)
-        masks = [second.choose(f.const(i32, mask), first).splat() for mask, first in ((0x30303030, 0x3F3F3F3F), (0x0F0F0F0F, 0))]
-        return (((word >> (half * 2).trunc(i32).splat()) & masks[0]) | (rest & masks[1])).bitcast(_BYTES)
+        # What the first half does not need is not read in it, since only addresses that rise are foreseen.
+        words = [f.load_in_order(at, _WORDS) for at in (block.at(own), second.choose(block.at(12), block.at(own)))]
+        low = words[0] >> (half * 2).trunc(i32).splat()
+        high = words[1] >> (0 if own == 4 else 4)
+        low_bits, high_bits = (
+            second.choose(f.const(i32, in_second), in_first).splat()
+            for in_second, in_first in ((0x30303030, 0x3F3F3F3F), (0x0F0F0F0F, 0))
+        )
+        return ((low & low_bits) | (high & high_bits)).bitcast(_BYTES)
 
     return unit
 
@@ -341,18 +347,38 @@ FORMATS = MappingProxyType(
             32,
             _over(_flags(4, 0), _plane(8, 16, 4), 4),
             _half_of(0, 0),
-            dmin=lambda b: -b.half_of(0, 1), bits=5),
+            dmin=lambda b: -b.half_of(0, 1),
+            bits=5,
+        ),
         "Q8_0": Format(32, 34, 32, _plane(2, 32, 8), _half(0), signed=True),
-        "Q2_K": Format(256, 84, 16, _plane(16, 32, 2), _half_of(80, 0), _scale_q2, _half_of(80, 1), _minimum_q2, bits=2, halves={0: 8, 16: 32}),
-        "Q3_K": Format(
+        "Q2_K": Format(
             256,
-            110,
+            84,
             16,
-            _over(_plane(0, 32, 1), _plane(32, 32, 2), 2),
-            _half(108),
-            _scale_q3,
-            zero=4, bits=3),
-        "Q4_K": Format(256, 144, 32, _plane(16, 32, 4), _half_of(0, 0), _scale_six, _half_of(0, 1), _minimum_six, bits=4, halves={16: 64}, of_half={own: _six_bits_of_half(own) for own in (4, 8)}),
+            _plane(16, 32, 2),
+            _half_of(80, 0),
+            _scale_q2,
+            _half_of(80, 1),
+            _minimum_q2,
+            bits=2,
+            halves={0: 8, 16: 32},
+        ),
+        "Q3_K": Format(
+            256, 110, 16, _over(_plane(0, 32, 1), _plane(32, 32, 2), 2), _half(108), _scale_q3, zero=4, bits=3
+        ),
+        "Q4_K": Format(
+            256,
+            144,
+            32,
+            _plane(16, 32, 4),
+            _half_of(0, 0),
+            _scale_six,
+            _half_of(0, 1),
+            _minimum_six,
+            bits=4,
+            halves={16: 64},
+            of_half={own: _six_bits_of_half(own) for own in (4, 8)},
+        ),
         "Q5_K": Format(
             256,
             176,
@@ -361,7 +387,9 @@ FORMATS = MappingProxyType(
             _half_of(0, 0),
             _scale_six,
             _half_of(0, 1),
-            _minimum_six, bits=5),
+            _minimum_six,
+            bits=5,
+        ),
         "Q6_K": Format(
             256,
             210,
@@ -369,7 +397,10 @@ FORMATS = MappingProxyType(
             _over(_plane(128, 32, 2), _plane(0, 64, 4), 4),
             _half(208),
             _scale_q6,
-            zero=32, bits=6, halves={0: 64, 128: 32, 192: 8}),
+            zero=32,
+            bits=6,
+            halves={0: 64, 128: 32, 192: 8},
+        ),
         "IQ4_NL": Format(32, 18, 32, _looked_up(_plane(2, 16, 4), _IQ4), _half(0), signed=True),
         "IQ4_XS": Format(
             256,

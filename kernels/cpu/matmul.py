@@ -1,14 +1,13 @@
 """x·Wᵀ for packed weights: activations to 15 bits in groups of 32, then dot products of bytes over panels of 16 rows.
 
-An activation is scale·(128·a + b), a and b bytes, so each weight that was loaded is multiplied twice: 128 times nearer
-to float32 than bytes alone, which other engines use.
+An activation is scale·(128·a + b), a and b bytes (see `activations`), so each weight that was loaded is multiplied
+twice: 128 times nearer to float32 than bytes alone, which other engines use.
 
 With AVX2 alone, bytes would take two steps to their sums, and signed ones three; so there activations stay whole, 16
-bits each, as do the codes of a group once they are unpacked, and one product of pairs (vpmaddwd) is exact.
+bits each, as do the codes of a group once they are unpacked, and one product of pairs (vpmaddwd) is exact. One row
+times unsigned codes goes another way: `one_row`.
 
-One pass over the weights serves 1 to 5 rows of x (a token, or a draft to verify) or tiles of 8 (prefill). Within a tile
-of R rows, x is [K/4, R, 2] of four a and four b (AVX2: two times two whole ones), beside [K/32, R] of `META` numbers
-of 32 bits about each group.
+One pass over the weights serves 1 to 5 rows of x (a token, or a draft to verify) or tiles of 8 (prefill).
 
 Measured on one core of an EPYC with AVX512-VNNI, in processor time and with activations of 8 bits: Q4_K from memory
 20–22 GB/s, all that the memory gives one core, and 71 G weights/s from the cache; tiles of 8 did 150 G products/s.
@@ -23,8 +22,7 @@ of 150.
 AVX2, one thread of an EPYC (Zen 3) whose core and memory others used as well, before and after in turn, Q4_K from the
 cache, G products/s: with bytes, one row 14, five rows 13–18, many rows 21–32. With words 9–11, 14–16, 33–35, as LLVM
 made each row's sum by itself and so put the codes of a group aside; with sums that are held in step (`pinned`) 15–16,
-25–28, 33–37. The core's own limit there, with the same neighbours, was 49. One row is now bound by instructions, not
-by memory: 0.35 for a weight of Q4_K, 0.47 of Q6_K.
+25–28, 33–37. The core's own limit there, with the same neighbours, was 49.
 """
 
 from __future__ import annotations
@@ -42,6 +40,7 @@ from kernels.cpu.isa import Target
 
 FEW = 5  # rows that have a version of their own
 TILE = 8  # rows of a tile beyond that
+
 
 def tile_rows(rows: int) -> int:
     return rows if rows <= FEW else TILE

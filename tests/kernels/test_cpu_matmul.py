@@ -13,6 +13,7 @@ from kernels_blocks import random_weights
 
 from kernels.cpu import isa
 from kernels.cpu.machine import Machine
+from kernels.moe import experts
 from kernels.op import OpTable
 from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.quants import QUANTS, QuantTensor
@@ -76,7 +77,7 @@ def test_more_rows_of_types_with_groups_in_blocks(machine: Machine, name: str, r
     assert close(*product(machine, rows, random_weights(name, 20, 2)))
 
 
-@pytest.mark.parametrize("name", [*LIGHT, "Q4_K", "Q6_K", "Q2_K", "IQ4_XS", "IQ3_S"])
+@pytest.mark.parametrize("name", [*LIGHT, "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_XS", "IQ3_S"])
 def test_one_row_on_lesser_processors(narrow: Machine, name: str) -> None:
     assert close(*product(narrow, 1, random_weights(name, 37, 2)))
 
@@ -105,6 +106,58 @@ def test_the_largest_products_do_not_saturate(machine: Machine, dot: str) -> Non
         x = torch.full((1, 32), sign * 16319 / 128)  # which makes the scale a power of two, and all a = ±127
         for each in (machine, narrow):
             assert OpTable("cpu", each)[quant_matmul](x, weight).eq(-sign * 16319 * 32).all()
+
+
+# Of each type the bytes of a block whose codes are all as large as they can be, with scales of 1.
+LARGEST_CODES = {
+    "Q4_0": [0, 60, *[255] * 16],
+    "Q5_0": [0, 60, *[255] * 20],
+    "Q2_K": [*[1] * 16, *[255] * 64, 0, 60, 0, 0],
+    "Q4_K": [0, 60, 0, 0, *[1] * 8, *[1] * 4, *[255] * 128],
+    "Q5_K": [0, 60, 0, 0, *[1] * 8, *[1] * 4, *[255] * 160],
+    "Q6_K": [*[255] * 192, *[1] * 16, 0, 60],
+}
+
+
+@pytest.mark.parametrize("low", [63, -64])
+@pytest.mark.parametrize("name", list(LARGEST_CODES))
+def test_the_largest_sums_of_one_row_fit(name: str, low: int) -> None:
+    """With all of 128·a + b as large as they can be, what is summed in 16 bits is as large as it can be."""
+    try:
+        narrow = Machine(1, isa.narrowed("avx2"))
+    except ValueError as reason:
+        pytest.skip(str(reason))
+    block = torch.tensor(LARGEST_CODES[name], dtype=torch.uint8)
+    columns = QUANTS[name].block
+    weight = QuantTensor(block.repeat(16, 1), QUANTS[name], (16, columns))
+    q = torch.full((1, columns), 127.0 * 128 + low)
+    q[:, ::32] = 16319  # the largest of a group makes its scale
+    for sign in (1, -1):
+        x = sign * q / 128
+        exact = x.double() @ weight.dequantize().double().T
+        assert close(OpTable("cpu", narrow)[quant_matmul](x, weight), exact)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])
+def test_experts_find_the_rows_of_their_tokens_on_lesser_processors(narrow: Machine, name: str) -> None:
+    def stack(rows: int, columns: int) -> QuantTensor:
+        return QuantTensor(
+            torch.stack(
+                [
+                    random_weights(name, rows, columns // 32 + e).data[:, : columns // 32 * QUANTS[name].nbytes]
+                    for e in range(3)
+                ]
+            ),
+            QUANTS[name],
+            (3, rows, columns),
+        )
+
+    gate, up, down = stack(32, 64), stack(32, 64), stack(64, 32)
+    x = torch.randn(2, 64, generator=torch.Generator().manual_seed(3))
+    weights, ids = torch.tensor([[0.75, 0.25], [0.5, 0.5]]), torch.tensor([[2, 0], [1, 2]])
+    found = OpTable("cpu", narrow)[experts](x, weights, ids, gate, up, down)
+    wanted = OpTable("reference")[experts](x, weights, ids, gate, up, down)
+    assert (found - wanted).norm() <= 1e-3 * wanted.norm()
 
 
 @pytest.mark.parametrize("rows", [1, 12])
@@ -241,3 +294,15 @@ def test_two_at_once_keep_one_whole_object(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert close(*product(Machine(1, cache=tmp_path / "file" / "below"), 1, random_weights("Q4_0", 16, 1)))
+
+
+def test_what_is_first_asked_for_while_idle_is_packed_all_the_same() -> None:
+    machine, weight = Machine(2), random_weights("Q4_K", 37, 2)
+    x = torch.ones(1, weight.shape[1])
+    with machine.idle():
+        product(machine, 1, weight)
+        assert machine.native_seconds > 0  # of packing
+        before = machine.native_seconds
+        OpTable("cpu", machine)[quant_matmul](x, weight)
+        assert machine.native_seconds == before
+    assert close(*product(machine, 1, weight))

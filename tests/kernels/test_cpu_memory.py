@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.cpu.memory import Arena, Rooms, lasting
+from kernels.cpu.memory import Arena, Rooms, lasting, streamed
 
 
 def test_tensors_of_an_arena_begin_at_cache_lines_and_share_nothing() -> None:
@@ -26,6 +26,13 @@ def test_tensors_of_an_arena_begin_at_cache_lines_and_share_nothing() -> None:
 def test_memory_outlives_its_arena() -> None:
     tensor = Arena().take(1000).fill_(7)
     assert torch.all(tensor == 7)
+
+
+def test_what_is_streamed_is_zero_and_begins_a_line() -> None:
+    for numbers in (1, 16, 1_000_003):
+        tensor = streamed(numbers)
+        assert (tensor.shape, tensor.dtype, tensor.data_ptr() % 64) == ((numbers,), torch.float32, 0)
+        assert torch.all(tensor == 0)
 
 
 def test_a_room_is_taken_again_only_when_no_view_of_it_is_left() -> None:

@@ -17,8 +17,9 @@ from kernels.attention_q8 import attention_q8, quantize_rows
 from kernels.cpu import isa
 from kernels.cpu.machine import Machine
 from kernels.cpu.replay import Replay
+from kernels.delta_rule import delta_resume
 from kernels.norm import add_rms_norm, rms_norm
-from kernels.op import Op, OpTable, random_tensors
+from kernels.op import Case, Op, OpTable, random_tensors
 from kernels.residual import add
 from kernels.sample import UNDECIDED, Rules, sample
 from kernels.table import OPS
@@ -56,6 +57,21 @@ def test_the_native_version_is_the_reference(machine: Machine, op: Op[Any, Any],
         assert torch.equal(out.isnan(), ref.isnan())
         out, ref = out.double().nan_to_num(), ref.double().nan_to_num()
         assert (out - ref).norm() <= op.tolerance * ref.norm() + 1e-12
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_state_that_goes_past_the_caches_is_the_reference(machine: Machine, count: int) -> None:
+    """Of 1 MB, as a layer of the smallest model of the family has it."""
+    randn = random_tensors(5)
+
+    def rows(tokens: int) -> tuple[torch.Tensor, ...]:
+        gates = -torch.nn.functional.softplus(randn(tokens, 16)), torch.sigmoid(randn(tokens, 16))
+        return randn(tokens, 16, 128), randn(tokens, 16, 128), randn(tokens, 16, 128), *gates
+
+    case = Case("", (*rows(1), randn(16, 128, 128), rows(2)[1:], torch.tensor([count]), False))
+    found = results(OpTable("cpu", machine)[delta_resume], case)
+    for out, wanted in zip(found, results(delta_resume.reference, case), strict=True):
+        assert (out - wanted).norm() <= delta_resume.tolerance * wanted.norm()
 
 
 def test_every_op_of_a_forward_has_a_native_version() -> None:
