@@ -70,28 +70,26 @@ def _products(f: Function, form: Format, block: Block, group: int, x: Value) -> 
     """Σ code·(128·a + b) of a group: int32 [16]."""
     units = form.group // 4
     fit = [_LARGEST_SHORT // (2 * ((1 << form.bits) - 1) * largest) for _, largest in _LEVELS]
-    short: list[Value | None] = [None] * 4  # sums of a of both sides, and of b
-    long: list[Value | None] = [None] * 4
+    short: dict[int, Value] = {}  # sums of a of both sides, 0 and 1, and of b, 2 and 3
+    long: dict[int, Value] = {}
     for unit in range(units):
         block.forget()
         weight = group * form.group + 4 * unit
         codes = form.codes(block, weight)
         for level in range(2):
             four = f.load(x + 2 * weight + 4 * level, i32, 4).splat(8).bitcast(_BYTES)
-            for side, first in enumerate(_SIDES):
-                own = codes.pick(range(first, first + 32))
+            for side, begin in enumerate(_SIDES):
+                own = codes.pick(range(begin, begin + 32))
                 product = f.call("llvm.x86.avx2.pmadd.ub.sw", _SHORTS, own, four)
-                short[2 * level + side] = _plus(product, short[2 * level + side])
-        short = [*f.pinned([total for total in short if total])]
+                short[2 * level + side] = _plus(product, short.get(2 * level + side))
+        short = dict(enumerate(f.pinned([short[i] for i in range(4)])))
         for level, (counts, _) in enumerate(_LEVELS):
-            if (unit + 1) % fit[level] and unit + 1 < units:
-                continue
-            for i in (2 * level, 2 * level + 1):
-                wide = f.call("llvm.x86.avx2.pmadd.wd", _WORDS, short[i], f.const(_SHORTS, counts))
-                short[i], long[i] = None, _plus(wide, long[i])
+            if (unit + 1) % fit[level] == 0 or unit + 1 == units:
+                for i in (2 * level, 2 * level + 1):
+                    wide = f.call("llvm.x86.avx2.pmadd.wd", _WORDS, short.pop(i), f.const(_SHORTS, counts))
+                    long[i] = _plus(wide, long.get(i))
     block.forget()
-    first, second = (_plus(long[i], long[i + 2]) for i in range(2))
-    return first.join(second)
+    return (long[0] + long[2]).join(long[1] + long[3])
 
 
 def _plus(new: Value, total: Value | None) -> Value:
