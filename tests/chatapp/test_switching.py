@@ -157,7 +157,7 @@ async def test_a_message_is_answered_while_another_model_loads(tmp_path: Path) -
         await chat.until(lambda: "new answers from now on" in chat.words())
         await chat.until(
             lambda: " ".join(chat.status().split()).endswith("ready context 4,096")
-        )  # no figure of the old
+        )
         await chat.ask("and now?")
         assert len(engines.made[1].requests) == 1
 
