@@ -155,9 +155,7 @@ async def test_a_message_is_answered_while_another_model_loads(tmp_path: Path) -
         assert len(engines.made[0].requests) == 1 and "ok" in chat.text()
         loading.open()
         await chat.until(lambda: "new answers from now on" in chat.words())
-        await chat.until(
-            lambda: " ".join(chat.status().split()).endswith("ready context 4,096")
-        )
+        await chat.until(lambda: " ".join(chat.status().split()).endswith("ready context 4,096"))
         await chat.ask("and now?")
         assert len(engines.made[1].requests) == 1
 
