@@ -6,12 +6,13 @@ import asyncio
 import os
 import shlex
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
 from textual.app import App, SuspendNotSupported
 
-from chatapp.sanitize import clean
+from chatapp.sanitize import clean, clean_line
 
 _USUAL = ("sensible-editor", "nano", "vim", "vi")
 
@@ -41,16 +42,25 @@ async def edit(app: App[None], text: str) -> str:
     """
     words = editor_command()
     path = _kept(text)
+    code, failed = 0, None
+    # Where the editor leaves Ctrl+C to the terminal, it interrupts both.
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
         # Nothing is drawn while the terminal belongs to another program.
         with app.batch_update(), app.suspend():
-            child = await asyncio.create_subprocess_exec(*words, str(path))
-            code = await child.wait()
-    except (SuspendNotSupported, OSError) as error:
+            try:
+                child = await asyncio.create_subprocess_exec(*words, str(path))
+                code = await child.wait()
+            except OSError as error:  # one that leaves `suspend` leaves the terminal to nobody
+                failed = error
+    except SuspendNotSupported as error:
         _drop(path)
-        if isinstance(error, OSError):
-            raise EditorError(f"The editor {words[0]} does not start: {error.strerror}.") from error
         raise EditorError("This terminal cannot be handed to an editor.") from error
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if failed is not None:
+        _drop(path)
+        raise EditorError(f"The editor {clean_line(words[0], 60)} does not start: {failed.strerror}.") from failed
     return _taken(path, text, code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -246,14 +247,19 @@ class TestPastes:
 
 @contextmanager
 def an_editor(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch, chat: Chat) -> Iterator[None]:
-    """$EDITOR is a shell script; the screen in memory is handed over as a terminal would be."""
+    """$EDITOR is a shell script; the screen in memory is handed over as a terminal would be, and taken back."""
     program = folder / "editor"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setenv("EDITOR", f"{program} --wait")
-    monkeypatch.setattr(type(chat.app._driver), "can_suspend", property(lambda self: True))
+    driver = type(chat.app._driver)
+    monkeypatch.setattr(driver, "can_suspend", property(lambda self: True))
+    handed: list[str] = []
+    monkeypatch.setattr(driver, "suspend_application_mode", lambda self: handed.append("over"))
+    monkeypatch.setattr(driver, "resume_application_mode", lambda self: handed.append("back"))
     yield
+    assert handed == ["over", "back"]
 
 
 class TestEditor:
@@ -321,6 +327,15 @@ class TestEditor:
                 monkeypatch.setenv("VISUAL", "no-such-editor-anywhere")
                 await chat.pilot.press("ctrl+g")
                 await chat.until(lambda: "no-such-editor-anywhere does not start" in chat.words())
+
+    @here("it asks for no reply")
+    async def test_ctrl_c_in_it_is_its_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            # As a terminal does, whose foreground the two share.
+            with an_editor(tmp_path, 'kill -INT $PPID; echo after > "$2"', monkeypatch, chat):
+                await chat.pilot.press("ctrl+g")
+                await chat.until(lambda: chat.screen.composer.text == "after")
+            assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
 class TestHistory:
