@@ -10,10 +10,13 @@ import sys
 import pytest
 from textual.strip import Strip
 
+from chatapp.app import GARBAGE
 from chatapp.bench import screen, ui
 from chatapp.bench.ui import Figure, Report
 from chatapp.blocks import ReplyBlock
+from chatapp.open_block import LIVE_LIMIT
 from chatapp.rows_view import RowsView
+from chatapp.transcript import TALL
 from runtime import protocol
 from runtime.protocol import Cancel, Delta, Finished, Generate, Load, Message, Ready
 
@@ -41,47 +44,73 @@ async def test_frames_and_long_conversations_are_measured() -> None:
     assert len(times) == 4  # 490 characters
     assert all(0 < each < 5 for each in times)
     assert 0 < processor < seconds + 0.1 < 10
-    assert 0 < earlier < 60  # it opened with the last ones; more may have followed since, where they left room
+    # A question is of one line, an answer of twelve, and two rows are around each. Those that fill the rows of a few
+    # screens are there at once: five of each, and one answer more.
+    exchange = (1 + 2) + (12 + 2)
+    assert TALL // exchange == 5
+    assert TALL % exchange <= 12 + 2
+    assert earlier == 60 - (5 * 2 + 1)
 
 
-async def test_a_frame_of_a_long_fence_draws_what_is_new_and_nobody_looks_at_all_objects(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    drawn = [0]  # rows, by frame; the first is what comes before
+def may_change(case: str, text: str, at: int, in_sight: int) -> int:
+    """Rows that a piece may have changed: those that its lines begin or go on with, and the one below them.
+
+    Columns are measured anew with each row of a table, as long as it is laid out as one.
+    """
+    piece = text[at : at + screen.PIECE]
+    if case == "table" and at <= LIVE_LIMIT:
+        return min((text[:at] + piece).count("\n") + 1, in_sight)
+    return piece.count("\n") + (not piece.endswith("\n")) + 1
+
+
+async def test_a_frame_draws_what_is_new_and_nobody_looks_at_all_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []  # rows
     looks: list[int] = []
+    found: dict[str, list[tuple[int, int]]] = {}  # by case: rows drawn and rows that may have changed, up to each piece
     draw = RowsView._draw
 
     def counted(view: RowsView, y: int, width: int) -> Strip:
-        drawn[-1] += 1
+        drawn.append(y)
         return draw(view, y, width)
 
-    def look(phase: str, found: dict[str, int]) -> None:
+    def look(phase: str, told: dict[str, int]) -> None:
         if phase == "start":
-            looks.append(found["generation"])
+            looks.append(told["generation"])
 
     async def work(paper: screen.Screen) -> None:
-        start, unit, full = screen.CASES["fence"]
-        text = start + unit * (full // len(unit))
-        reply = ReplyBlock()
-        await paper.app.chat.transcript.add(reply)
-        gc.callbacks.append(look)
-        try:
+        transcript = paper.app.chat.transcript
+        for case, (start, unit, full) in screen.CASES.items():
+            text = start + unit * (full // len(unit))
+            reply = ReplyBlock()
+            await transcript.add(reply)
+            drawn.clear()
+            changed, found[case] = 0, []
             for at in range(0, len(text), screen.PIECE):
-                drawn.append(0)
+                changed += may_change(case, text, at, transcript.size.height)
                 reply.feed("answer", text[at : at + screen.PIECE], 40)
                 paper.drawn.clear()
                 await reply.draw()
                 await paper.drawn.wait()
-        finally:
-            gc.callbacks.remove(look)
+                found[case].append((len(drawn), changed))
+            last = text.count("\n") - 1
+            await paper.until(lambda last=last: last in drawn)  # type: ignore[misc]
+            await reply.finish("stop")
+            await reply.remove()
 
     monkeypatch.setattr(RowsView, "_draw", counted)
-    await screen.on_paper(work)
-    assert len(drawn) > 180
-    # A piece has three lines and a half; on a busy machine one frame may show several. The fence has 900.
-    assert sum(drawn[1:]) <= 8 * len(drawn[1:])
-    assert max(drawn[1:]) <= 32
-    assert 0 < len(looks) < 2 * len(drawn)
+    gc.callbacks.append(look)
+    try:
+        await screen.on_paper(work)
+    finally:
+        gc.callbacks.remove(look)
+    for case, (start, unit, full) in screen.CASES.items():
+        pieces = -(-(len(start) + full // len(unit) * len(unit)) // screen.PIECE)
+        assert len(found[case]) == pieces, case
+        # On a busy machine a frame may come later and show what several pieces brought, but no row is drawn more often.
+        assert all(rows <= changed for rows, changed in found[case]), case
+    frames = sum(map(len, found.values()))
+    assert 0 < len(looks) < 2 * frames
+    assert looks.count(1) <= len(looks) / GARBAGE[1]
     assert looks.count(2) == 0
 
 
