@@ -48,8 +48,13 @@ class Rules:
 
     @property
     def few(self) -> bool:
-        """Whether only a few tokens are ever in question, as the native version asks."""
+        """Whether only a few tokens are ever in question."""
         return self.temperature == 0 or 0 < self.top_k <= MOST_CANDIDATES
+
+    @property
+    def native(self) -> bool:
+        """Whether the `cpu` version decides, ties apart."""
+        return self.few or self.top_k == 0
 
     def packed(self) -> Tensor:
         """float64 [6], in the order of the fields."""
@@ -107,8 +112,8 @@ def _sample(
 
     `draft`: it is only a guess, token 0 in place of NOT_FINITE, and need not follow the rules in every case.
 
-    The native version writes UNDECIDED where it would need more candidates than it keeps: without `Rules.few`, or if
-    more than that tie.
+    The native versions write UNDECIDED where they would need more candidates than they keep: if more than that tie, and
+    without `Rules.few`, or on the processor `Rules.native`.
     """
     if not bool(torch.isfinite(logits).all()):
         out[0] = 0 if draft else NOT_FINITE
@@ -137,7 +142,7 @@ def _nucleus(logits: Tensor, rules: Rules, best: float, least: float) -> tuple[f
 
     Weights are relative to the best token's. Found without sorting the whole vocabulary.
     """
-    scaled = (logits - best) / rules.temperature
+    scaled = (logits - best).double() / rules.temperature  # in float32 a small temperature would be 0
     total = float(scaled.exp().masked_fill(logits < least, 0).sum())
     for k in (64, 1024, 16384):
         if k < len(logits):
@@ -186,6 +191,12 @@ def _cases() -> Iterator[Case]:
         "top-1": Rules(top_k=1),
         "min-p": Rules(temperature=1.3, top_k=100, min_p=0.05, repetition_penalty=1.2),
         "cold": Rules(temperature=1e-300, top_k=20),
+        "all": Rules(),
+        "all-hot-penalised": Rules(temperature=2.5, presence_penalty=1.5, repetition_penalty=1.3),
+        "all-top-p": Rules(temperature=1.5, top_p=0.9),
+        "all-small-top-p": Rules(top_p=0.01),
+        "all-top-p-min-p": Rules(temperature=1.2, top_p=0.95, min_p=0.02),
+        "all-cold": Rules(temperature=1e-300, top_p=0.5),
     }
     for name, rules in settings.items():
         for size in (37, 1000):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocks import Position
-from kernels.sample import sample
+from kernels.sample import Rules, sample
 from kernels.triton.card import Card
 from runtime.cache import SequenceState
 from runtime.kv_cache import KVBlock, KVCache
@@ -161,6 +161,10 @@ class GraphStepper:
 
     def takes(self, state: SequenceState, rows: int) -> bool:
         return rows <= ROWS and state.hidden is not None and len(state.kv.blocks) < _BLOCKS
+
+    def decides(self, rules: Rules) -> bool:
+        """Whether its steps choose the tokens, as a rule."""
+        return rules.few
 
     def prepare(self, state: SequenceState, drafts: int) -> None:
         """Nothing: a graph is captured by the step that first needs it, since that needs its caches."""

@@ -50,14 +50,14 @@ class Step:
 
 def step(model: Qwen35, state: SequenceState, new: Sequence[int], count: int, sampler: Sampler) -> Step:
     """Read `new` tokens and `count` drafts after them."""
-    if model.stepper and sampler.rules.few and model.stepper.takes(state, len(new) + count):
+    if model.stepper and model.stepper.decides(sampler.rules) and model.stepper.takes(state, len(new) + count):
         return _stepped(model.stepper.step(new, state, sampler, made=count), sampler)
     return verify(model, state, new, draft(model, state, new[-1], count, sampler), sampler)
 
 
 def verify(model: Qwen35, state: SequenceState, new: Sequence[int], drafts: list[int], sampler: Sampler) -> Step:
     """Read `new` tokens and drafts that come from elsewhere."""
-    if model.stepper and sampler.rules.few and model.stepper.takes(state, len(new) + len(drafts)):
+    if model.stepper and model.stepper.decides(sampler.rules) and model.stepper.takes(state, len(new) + len(drafts)):
         return _stepped(model.stepper.step(new, state, sampler, given=drafts), sampler)
     hidden = model.forward((*new, *drafts), state, each=bool(drafts))
     logits = model.logits(hidden[len(new) - 1 :])  # of the last new token and of each draft

@@ -20,7 +20,7 @@ from torch import Tensor
 from kernels.cpu.machine import Machine, Runnable
 from kernels.cpu.memory import streamed
 from kernels.cpu.replay import unheld
-from kernels.sample import sample
+from kernels.sample import Rules, sample
 from runtime.cache import RecurrentState, SequenceState
 from runtime.models.config import ModelConfig
 from runtime.sampling import Sampler
@@ -209,6 +209,10 @@ class Stepper:
 
     def takes(self, state: SequenceState, rows: int) -> bool:
         return rows <= ROWS and state.hidden is not None
+
+    def decides(self, rules: Rules) -> bool:
+        """Whether its steps choose the tokens, as a rule."""
+        return rules.native
 
     def prepare(self, state: SequenceState, drafts: int) -> None:
         """Lay out the programs of steps with up to so many drafts, so that the first of them need not wait for it."""

@@ -231,6 +231,31 @@ def test_too_many_candidates_leave_the_choice_open(machine: Machine) -> None:
     assert int(out) == 0
 
 
+@pytest.mark.parametrize(
+    "rules", [Rules(), Rules(temperature=0.3), Rules(temperature=1.4, top_p=0.95), Rules(top_p=0.4)]
+)
+def test_a_choice_among_all_tokens_is_decided(machine: Machine, rules: Rules) -> None:
+    """At several places of a reply, that win at many kinds of tokens."""
+    logits = 3 * torch.randn(30_000, generator=torch.Generator().manual_seed(4))
+    marks, none = torch.zeros(len(logits), dtype=torch.bool), torch.empty(0, dtype=torch.long)
+    for place in range(20):
+        found, wanted = torch.empty(1, dtype=torch.long), torch.empty(1, dtype=torch.long)
+        where = torch.tensor([3, place]), marks, marks, none
+        OpTable("cpu", machine)[sample](logits, rules.packed(), *where, found, False)
+        sample.reference(logits, rules.packed(), *where, wanted, False)
+        assert torch.equal(found, wanted)
+
+
+def test_ties_in_the_cut_go_by_id_or_leave_the_choice_open(machine: Machine) -> None:
+    choose: Any = OpTable("cpu", machine)[sample]
+    rules, none, out = Rules(top_p=0.5).packed(), torch.empty(0, dtype=torch.long), torch.empty(1, dtype=torch.long)
+    for size, decided in ((100, True), (1000, False)):
+        marks = torch.zeros(size, dtype=torch.bool)
+        for place in range(20):
+            choose(torch.ones(size), rules, torch.tensor([8, place]), marks, marks, none, out, False)
+            assert (0 <= int(out) < 50) if decided else int(out) == UNDECIDED
+
+
 def test_many_short_steps_on_more_threads_than_cores() -> None:
     """Steps depend on each other, so a piece that ran too early or twice would show."""
     machine = Machine(8)

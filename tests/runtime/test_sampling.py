@@ -67,9 +67,10 @@ class TestDistribution:
         found = distribution(SamplingParams(temperature=0.5), of_weights(1, 2, 3))
         assert found.tolist() == pytest.approx([1 / 14, 4 / 14, 9 / 14])
 
+    @pytest.mark.parametrize("top_p", [1.0, 0.9])
     @pytest.mark.parametrize("temperature", [1e-300, 1e-30, 1e-6])
-    def test_a_temperature_near_zero_is_greedy_and_finite(self, temperature: float) -> None:
-        assert distribution(SamplingParams(temperature=temperature)).tolist() == [1.0] + [0.0] * 9
+    def test_a_temperature_near_zero_is_greedy_and_finite(self, temperature: float, top_p: float) -> None:
+        assert distribution(SamplingParams(temperature=temperature, top_p=top_p)).tolist() == [1.0] + [0.0] * 9
 
     def test_min_p_is_of_the_probabilities_after_the_temperature(self) -> None:
         found = distribution(SamplingParams(temperature=0.5, min_p=0.2), of_weights(1, 2, 3))  # 1 : 4 : 9
