@@ -38,10 +38,10 @@ def sample(module: ir.Module, target: Target, name: str, draft: int) -> None:
         any_ = top_k.equals(0.0)
         with f.when(any_ & (temperature > 0.0)):
             seed, place = f.load(noise, i64), f.load(noise + 8, i64) + count
-            kept = _Kept(f, at, size, best, temperature, top_p, min_p)
-            winner = kept.race(index, seed, place)
+            all_kept = _Kept(f, at, size, best, temperature, top_p, min_p)
+            winner = all_kept.race(index, seed, place)
             undecided = index if draft else f.number(UNDECIDED)
-            result.value = kept.found.equals(0).choose(undecided, winner)
+            result.value = all_kept.found.equals(0).choose(undecided, winner)
         with f.when((any_ ^ 1) & (temperature > 0.0)):
             values, ids, found = _k_best(f, at, size, _whole(top_k).smaller(size))
             least = f.load(values + 4 * (found - 1), single)
