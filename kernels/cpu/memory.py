@@ -92,7 +92,9 @@ def lasting(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def streamed(numbers: int) -> Tensor:
-    """Zeros in large pages: float32, for what is read and written from end to end at every token."""
+    """Zeros, in large pages if they fill one: float32, for what is read and written from end to end at every token."""
+    if 4 * numbers < _LARGE_PAGE:
+        return torch.zeros(numbers)
     return _large_pages(4 * numbers)[: 4 * numbers].view(torch.float32)
 
 
