@@ -73,7 +73,9 @@ class StatusLine(Static):
         if self._hint:
             state = [(self._hint, "$text-warning")]
         meter, figures = _meter(status), _figures(status)
-        room = width - _width([*left, *state, *figures[-1:], ("", "")])
+        room = width - _width([*left, *state, ("", "")])
+        if (beside := room - _width(figures[-1:])) >= NAME[0]:
+            room = beside
         name = shortened(status.model, min(max(room, NAME[0]), NAME[1])) if status.model else "no model"
         left.insert(0, (name, "bold" if status.model else ""))
         taken = _width(left) + _width(state)

@@ -47,6 +47,10 @@ class _Page:
     query: str = ""
 
 
+_FRAME = 8
+"""Columns beside a row: the frame, what is around it and inside it."""
+
+
 class Wizard(ModalScreen[str]):
     """Ends with the path of the model to open, or None. Downloads go on after it."""
 
@@ -85,7 +89,10 @@ class Wizard(ModalScreen[str]):
 
     def _keys(self) -> str:
         remove, back = key_of(self, "wizard.remove", "Delete"), key_of(self, "wizard.back", "Esc")
-        return f"Enter chooses · {back} back · type to narrow or search · {remove} removes"
+        told = f"Enter chooses · {back} back · type to narrow or search · {remove} removes"
+        if len(told) + _FRAME > self.app.size.width:
+            told = told.replace(" · type to narrow or search", "")  # which the line above says
+        return told
 
     def on_mount(self) -> None:
         self._deaf = self._hub.on_progress(self._progress)
@@ -93,6 +100,7 @@ class Wizard(ModalScreen[str]):
         self._beside(self._advise)
 
     def on_resize(self) -> None:
+        self.query_one("#wizard-keys", Label).update(self._keys())
         if self._pages:
             self.call_after_refresh(self._list)
 

@@ -211,6 +211,12 @@ class TestStatus:
             assert rest[1].startswith("ready ")
             assert "640 / 4,096" in rest[-1]
 
+    @here("the name of a file")
+    async def test_a_name_is_not_cut_for_a_figure_that_has_no_room_all_the_same(self, tmp_path: Path) -> None:
+        backend = FakeBackend(loading=[Ready(replace(MODEL, name="qwenchat built-in"))])
+        async with running(backend, tmp_path, size=(60, 20)) as chat:
+            await chat.until(lambda: chat.status() == "qwenchat built-in · thinking on · ready")
+
     async def test_the_reading_of_the_prompt(self, tmp_path: Path) -> None:
         gate = Gate()
         async with running(FakeBackend([prefill(1200, 8000, 300), gate, say("x")]), tmp_path) as chat:
