@@ -292,3 +292,16 @@ async def test_what_is_written_is_known_also_when_the_screen_is_gone(tmp_path: P
     async with running(FakeBackend(), tmp_path) as chat:
         await chat.write("half")
     assert chat.screen._unsent() == Unsent("half")
+
+
+async def test_what_waits_leaves_room_to_write_in_the_smallest_of_windows(tmp_path: Path) -> None:
+    gate = Gate()
+    async with running(FakeBackend([gate, say("x")]), tmp_path, size=(20, 5)) as chat:
+        await chat.send("a")
+        await gate.reached.wait()
+        for text in ("b", "c", "d", "e"):
+            await chat.send(text)
+        await chat.until(lambda: "queued  b" in chat.text())
+        assert "Message…" in chat.text()
+        gate.open()
+        await chat.idle()
