@@ -15,14 +15,25 @@ INLINE_LIMIT = 4_000
 """A paragraph with more characters is shown as it is: parsing its marks takes time that can grow with the square."""
 
 
+DEEPEST = 30
+"""Levels of what lies inside one another, two for a list and its items. Deeper, a line has no room to be read in."""
+
+
 def parse(source: str) -> SyntaxTreeNode:
-    """CommonMark with tables, strikethrough, mathematics and bare addresses; HTML stays text."""
-    return SyntaxTreeNode(_parser().parse(source))
+    """CommonMark with tables, strikethrough, mathematics and bare addresses; HTML stays text.
+
+    What is nested deeper than `DEEPEST` is a paragraph, as it is written.
+    """
+    tokens = _parser().parse(source)
+    deepest = max((each.level for token in tokens for each in (token, *(token.children or ()))), default=0)
+    return SyntaxTreeNode(tokens if deepest <= DEEPEST else _as_written(source))
 
 
 @functools.cache
 def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False, "linkify": True}).enable(["table", "strikethrough", "linkify"])
+    # Below its own limit the parser drops the text.
+    options = {"html": False, "linkify": True, "maxNesting": DEEPEST + 10}
+    parser = MarkdownIt("commonmark", options).enable(["table", "strikethrough", "linkify"])
     assert parser.linkify is not None
     parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False})
     add_math(parser)
@@ -39,7 +50,18 @@ def _inline(state: StateCore) -> None:
         if len(token.content) <= INLINE_LIMIT:
             state.md.inline.parse(token.content, state.md, state.env, token.children)
             continue
-        for number, line in enumerate(token.content.split("\n")):
-            if number:
-                token.children.append(Token("softbreak", "br", 0))
-            token.children.append(Token("text", "", 0, content=line))
+        token.children += _lines(token.content)
+
+
+def _as_written(source: str) -> list[Token]:
+    inline = Token("inline", "", 0, content=source, children=_lines(source), level=1)
+    return [Token("paragraph_open", "p", 1), inline, Token("paragraph_close", "p", -1)]
+
+
+def _lines(text: str) -> list[Token]:
+    tokens = []
+    for number, line in enumerate(text.split("\n")):
+        if number:
+            tokens.append(Token("softbreak", "br", 0))
+        tokens.append(Token("text", "", 0, content=line))
+    return tokens

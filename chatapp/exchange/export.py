@@ -19,6 +19,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 MARK = "qwenchat conversation"
 VERSION = 1
 _LONGEST_NAME = 60  # characters
+_DEEPEST = 60  # levels of lists and quotes inside one another, of which each takes two or one
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +128,12 @@ def as_html(conversation: Conversation, thread: Sequence[Node], *, thoughts: boo
 def _rendered(markdown: str) -> str:
     from markdown_it import MarkdownIt  # only those who export wait for it
 
-    parser = MarkdownIt("commonmark", {"html": False, "highlight": _highlighted}).enable(["table", "strikethrough"])
-    return str(parser.disable("image").render(markdown))
+    options = {"html": False, "highlight": _highlighted, "maxNesting": _DEEPEST}
+    parser = MarkdownIt("commonmark", options).enable(["table", "strikethrough"]).disable("image")
+    tokens = parser.parse(markdown)
+    if any(token.level >= _DEEPEST - 5 for token in tokens):  # close to where the parser drops the text
+        return f"<div class=plain>{html.escape(markdown)}</div>"
+    return str(parser.renderer.render(tokens, parser.options, {}))
 
 
 def _highlighted(code: str, language: str, attributes: str) -> str:

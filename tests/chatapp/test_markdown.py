@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from chatapp.exchange.export import _rendered
 from chatapp.highlight import highlight
 from chatapp.markdown import render
 from chatapp.rows import Row, copied
@@ -221,3 +222,19 @@ def test_code_is_coloured_line_by_line_and_keeps_its_text() -> None:
 @pytest.mark.parametrize("language", ["", "nonsense", "PYTHON"])
 def test_unknown_languages_have_no_colours(language: str) -> None:
     assert (highlight("x = 1", language) is None) == (language != "PYTHON")
+
+
+@pytest.mark.parametrize("levels", [2, 9, 14, 15, 16, 40, 100, 1_000])
+@pytest.mark.parametrize("kind", ["quotes", "lists", "emphasis", "both"])
+def test_however_deep_it_lies_no_text_is_lost(kind: str, levels: int) -> None:
+    """A parser that stops at a depth, and one that calls itself for each, would lose it, or the whole reply."""
+    if kind == "lists":
+        levels = min(levels, 300)
+    source = {
+        "quotes": ">" * levels + " deep",
+        "lists": "".join("  " * level + "- item\n" for level in range(levels)) + "  " * levels + "- deep",
+        "emphasis": "*a " * levels + "deep" + "*" * levels,
+        "both": ">" * levels + " " + "**a *b " * levels + "deep" + "***" * levels,
+    }[kind]
+    assert "deep" in "".join(shown(source, 80))
+    assert "deep" in _rendered(source)
