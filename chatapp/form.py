@@ -152,6 +152,10 @@ class Form(ModalScreen[None]):
         if await self._set(self._editing, value):
             self._leave_field()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that come before the list is there move nothing."""
+        return bool(self.query(OptionList))
+
     async def action_clear(self) -> None:
         if self._editing is not None:
             self.query_one("#form-value", Input).action_delete_right()
@@ -226,11 +230,11 @@ class Form(ModalScreen[None]):
 
     def on_key(self, event: events.Key) -> None:
         """What is typed on the list goes to the filter."""
-        field = self.query_one("#form-filter", Input)
-        if event.is_printable and event.character and not field.has_focus and self._editing is None:
-            event.stop()
-            field.focus()
-            field.insert_text_at_cursor(event.character)
+        for field in self.query("#form-filter").results(Input):
+            if event.is_printable and event.character and not field.has_focus and self._editing is None:
+                event.stop()
+                field.focus()
+                field.insert_text_at_cursor(event.character)
 
 
 def _row(entry: Entry) -> Content:

@@ -88,12 +88,17 @@ class Picker(ModalScreen[str]):
 
     @on(Input.Submitted)
     def _take(self) -> None:
-        self.query_one(OptionList).action_select()
+        for options in self.query(OptionList):
+            options.action_select()
 
     @on(OptionList.OptionHighlighted)
     def _looked_at(self, event: OptionList.OptionHighlighted) -> None:
         if self._preview is not None and event.option.id is not None:
             self._preview(event.option.id)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that come before the list is there, or after it, move nothing."""
+        return action != "move" or bool(self.query(OptionList))
 
     def action_leave(self) -> None:
         if self._preview is not None and self._chosen_first is not None:
@@ -112,6 +117,8 @@ class Picker(ModalScreen[str]):
             options.action_cursor_up()
 
     def _show(self, choices: Sequence[Choice]) -> None:
+        if not self.query(OptionList):
+            return
         options = self.query_one(OptionList)
         options.clear_options()
         column = _column(choices)

@@ -100,14 +100,18 @@ class Wizard(ModalScreen[str]):
         self._beside(self._advise)
 
     def on_resize(self) -> None:
-        self.query_one("#wizard-keys", Label).update(self._keys())
         if self._pages:
+            self.query_one("#wizard-keys", Label).update(self._keys())
             self.call_after_refresh(self._list)
 
     def on_unmount(self) -> None:
         self._deaf()
 
     # Keys.
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that come before the list is there move nothing."""
+        return bool(self.query(OptionList))
 
     async def action_back(self) -> None:
         if len(self._pages) == 1:

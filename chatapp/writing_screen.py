@@ -35,5 +35,9 @@ class WritingScreen(ModalScreen[str]):
         text.move_cursor(text.document.end)
         text.focus()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that come before the text is there do nothing."""
+        return bool(self.query(TextArea))
+
     def action_keep(self) -> None:
         self.dismiss(self.query_one(TextArea).text)

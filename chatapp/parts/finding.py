@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -28,7 +29,7 @@ class FindingPart(ChatBase):
     ]
 
     _query: Query | None = None
-    _found: list[Match]
+    _found: Sequence[Match] = ()
     _at: Match | None = None
 
     @property

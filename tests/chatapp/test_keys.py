@@ -13,7 +13,10 @@ from textual.binding import Binding
 from chatapp import keys
 from chatapp.commands import COMMANDS, CommandError
 from chatapp.commands.help import help_page, keys_page
+from chatapp.form import Form
+from chatapp.picker import Choice, Picker
 from chatapp.settings import Settings
+from chatapp.writing_screen import WritingScreen
 
 
 def test_every_binding_has_a_name_and_says_what_it_does() -> None:
@@ -117,6 +120,26 @@ async def test_the_command_shows_them_all_with_their_names(tmp_path: Path) -> No
         await chat.until(lambda: "chat.interrupt" in chat.text())  # it begins at its top
         await chat.pilot.press("ctrl+end")
         await chat.until(lambda: "[keys]" in chat.text() and "picker.next" in chat.text())
+
+
+@here("dialogues of the program")
+async def test_keys_that_come_before_a_dialogue_is_there_do_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def change(name: str, value: object) -> None: ...
+
+    dialogues = [Picker("P", [Choice("a", "a")]), Form("F", list, change), WritingScreen("W", "text")]
+    for dialogue in dialogues:
+        monkeypatch.setattr(type(dialogue), "compose", lambda self: [])
+        monkeypatch.setattr(type(dialogue), "on_mount", lambda self: None, raising=False)
+    async with running(FakeBackend(), tmp_path) as chat:
+        for dialogue in dialogues:
+            await chat.app.push_screen(dialogue)
+            bound = [key for key, found in dialogue._bindings.key_to_bindings.items() if "leave" not in found[0].action]
+            await chat.pilot.press(*bound, "x")
+            assert chat.app.is_running
+            assert chat.app.screen is dialogue
+            await chat.app.pop_screen()
 
 
 class TestPages:

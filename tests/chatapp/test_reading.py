@@ -193,6 +193,16 @@ class TestThoughts:
 
 
 class TestSearch:
+    @here("it asks for no reply")
+    async def test_enter_before_anything_is_searched_for_finds_nothing(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.pilot.press("ctrl+f")
+            await chat.until(lambda: "find" in chat.text())
+            await chat.pilot.press("enter", "n", "N", "escape")
+            assert chat.app.is_running
+            await chat.write("goes on")
+            await chat.until(lambda: "goes on" in chat.text())
+
     async def test_matches_are_counted_and_marked_and_gone_through(self, tmp_path: Path) -> None:
         backend = FakeBackend([say("A fox and a **Fox**.")], [say("no such animal\n\n> a fox")])
         async with running(backend, tmp_path) as chat:
