@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from kernels.triton.card import Launch
+from kernels.triton.tiles import more_registers
 
 # Name, Triton's name of the architecture, threads of a warp, bytes of shared memory that a block may have.
 TARGETS: dict[str, tuple[str, int | str, int, int]] = {
@@ -31,6 +32,10 @@ TARGETS: dict[str, tuple[str, int | str, int, int]] = {
     "gfx942": ("hip", "gfx942", 64, 64 << 10),
     "gfx1100": ("hip", "gfx1100", 32, 64 << 10),
 }
+
+# Cards for which Triton takes the same steps as for another, up to a stage whose text differs by the card's name alone:
+# there is no need to take them again. (For floats of 8 bits it would, which no kernel here has.)
+_LIKE = {"sm_86": ("sm_80", "ttgir"), "sm_89": ("sm_86", "ptx")}
 
 _TYPES = {
     torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64",
@@ -165,27 +170,62 @@ def _cell(found: list[Compiled]) -> str:
     return f"{len(found)}: {most}" + (f", spills {spills}" if spills else "")
 
 
-def compile_for(kernel: Kernel, target: str) -> Compiled:
-    """Raises what Triton raises."""
+def compile_for(kernel: Kernel, target: str, *, alone: bool = False) -> Compiled:
+    """As `Card` does, with more registers where some are spilled. `alone`: without the work that was done for another
+    card. Raises what Triton raises.
+    """
+    found = _compiled(kernel, target, alone, {})
+    for registers in more_registers(target):
+        if not found.spills:
+            break
+        found = _compiled(kernel, target, alone, {"maxnreg": registers})
+    return found
+
+
+def _compiled(kernel: Kernel, target: str, alone: bool, more: dict[str, int]) -> Compiled:
+    made, shared = _made(kernel, target, alone, more)
+    if TARGETS[target][0] == "cuda":
+        return _of_cubin(made["cubin"], shared)
+    return _of_amd(made["amdgcn"], shared)
+
+
+def _made(kernel: Kernel, target: str, alone: bool, more: dict[str, int]) -> tuple[Any, int]:
+    """What the stages made, and bytes of shared memory."""
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+    from triton.compiler import make_backend
 
     backend, architecture, threads, _ = TARGETS[target]
+    card = GPUTarget(backend, architecture, threads)
+    options = {"num_warps": kernel.warps, "num_stages": 1, "enable_fp_fusion": True, **more}
+    if alone or target not in _LIKE:
+        made = triton.compile(_source(kernel), target=card, options=options)
+        return made.asm, made.metadata.shared
+    other, stage = _LIKE[target]
+    begun, shared = _made(kernel, other, alone, more)
+    number = TARGETS[other][1]
+    if stage == "ptx":
+        text = re.sub(rf"^\.target sm_{number}$", f".target sm_{architecture}", begun["ptx"], flags=re.MULTILINE)
+        maker = make_backend(card)
+        return {"cubin": maker.make_cubin(text, {}, maker.parse_options(options), architecture)}, shared
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, f"{kernel.function.fn.__name__}.{stage}")
+        file.write_text(begun[stage].replace(f'"cuda:{number}"', f'"cuda:{architecture}"'))
+        made = triton.compile(str(file), target=card, options=options)
+    return made.asm, made.metadata.shared
+
+
+def _source(kernel: Kernel) -> Any:
+    from triton.compiler import ASTSource
+
     constants = dict(kernel.constants)
     signature = dict(kernel.signature) | dict.fromkeys(constants, "constexpr")
-    names = list(kernel.function.arg_names)
-    source = ASTSource(
+    return ASTSource(
         kernel.function,
-        signature={name: signature[name] for name in names},
+        signature={name: signature[name] for name in kernel.function.arg_names},
         constexprs=constants,
         attrs={(index,): [["tt.divisibility", 16]] for index in kernel.aligned},
     )
-    options = {"num_warps": kernel.warps, "num_stages": 1, "enable_fp_fusion": True}
-    made = triton.compile(source, target=GPUTarget(backend, architecture, threads), options=options)
-    if backend == "cuda":
-        return _of_cubin(made.asm["cubin"], made.metadata.shared)
-    return _of_amd(made.asm["amdgcn"], made.metadata.shared)
 
 
 def _of_cubin(cubin: bytes, shared: int) -> Compiled:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.quants import QuantTensor
 from kernels.triton.layouts import LAYOUTS, Packed, pack
-from kernels.triton.tiles import Tiles, tiles_of
+from kernels.triton.tiles import Tiles, more_registers, tiles_of
 
 Number = int | float | bool | str
 
@@ -49,6 +49,7 @@ class Card:
     _packed: dict[tuple[int, str, tuple[int, ...], tuple[int, ...]], tuple[QuantTensor, Packed]] = field(
         default_factory=dict
     )
+    _options: dict[tuple[int, int, tuple[Any, ...]], dict[str, int]] = field(default_factory=dict)  # of programs
 
     @classmethod
     def here(cls, index: int = 0) -> Card:
@@ -106,9 +107,28 @@ class Card:
                 nbytes = sum(found.values())
             self.launches.append(Launch(kernel, arguments, constants, tuple(grid), warps, nbytes))
         elif self.way == "compiled":
-            kernel[tuple(grid)](*arguments, **constants, num_warps=warps, num_stages=1, enable_fp_fusion=True)
+            self._run(kernel, tuple(grid), arguments, constants, warps)
         else:
             kernel[tuple(grid)](*arguments, **constants)
+
+    def _run(
+        self, kernel: Any, grid: tuple[int, ...], arguments: Sequence[Any], constants: dict[str, Any], warps: int
+    ) -> None:
+        """With more registers from the second time on, where the assembler spared some and spilled."""
+        key = id(kernel), warps, tuple(constants.values())
+        told = {**constants, "num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
+        if (more := self._options.get(key)) is not None:
+            kernel[grid](*arguments, **told, **more)
+            return
+        self._options[key] = {}
+        if not kernel[grid](*arguments, **told).n_spills:
+            return
+        for registers in more_registers(self.target):
+            again = kernel.warmup(*arguments, grid=grid, **told, maxnreg=registers)
+            _ = again.run  # which loads it
+            if not again.n_spills:
+                self._options[key] = {"maxnreg": registers}
+                return
 
     def packed(self, weight: QuantTensor) -> Packed:
         """The weight as kernels read it, brought to the card when it is first asked for."""
