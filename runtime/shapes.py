@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,8 +22,9 @@ from kernels.op import OpTable
 from kernels.quant_matmul import embedding
 from kernels.quants import QUANTS, QuantTensor
 from kernels.table import FUSED, OPS
-from kernels.triton.ahead import TARGETS, Compiled, Kept, Kernel, kernels_of, table
+from kernels.triton.ahead import TARGETS, Kernel, compile_for, kernels_of, table
 from kernels.triton.card import Card, Launch
+from kernels.triton.kept import Compiled, Kept
 from kernels.triton.layouts import LAYOUTS
 from kernels.triton.tiles import Tiles, tiles_of
 from runtime.graphs import step
@@ -202,18 +204,14 @@ def report() -> Iterator[str]:
             yield f"{name:10} {drafts:6} {len(launches):8} {nbytes / 1e9:7.3f} {part}"
 
 
-def compile_all(
-    targets: Sequence[str], only: Sequence[str] = (), kept: Kept | None = None
-) -> Iterator[tuple[str, Kernel, Compiled]]:
-    """Every kernel of `every_launch` in whose name one of `only` occurs, for each of the targets."""
-    kept, by_tiles = kept or Kept(None), dict[Tiles, list[Kernel]]()
+def every_kernel(targets: Sequence[str]) -> Iterator[tuple[str, Kernel]]:
+    """Of `every_launch`, for each of the targets."""
+    by_tiles: dict[Tiles, list[Kernel]] = {}
     for target in targets:
         tiles = tiles_of(target)
         if tiles not in by_tiles:
             by_tiles[tiles] = kernels_of(every_launch(target))
-        for kernel in by_tiles[tiles]:
-            if not only or any(part in kernel.name for part in only):
-                yield target, kernel, kept.compile_for(kernel, target)
+        yield from ((target, kernel) for kernel in by_tiles[tiles])
 
 
 def main() -> int:
@@ -229,14 +227,21 @@ def main() -> int:
         return 0
     if unknown := set(options.compile) - set(TARGETS):
         parser.error(f"no such card: {', '.join(unknown)}; known are {', '.join(TARGETS)}")
-    bad, found = 0, []
+    from triton import __version__ as triton
+
+    bad, found, kept = 0, list[tuple[str, Kernel, Compiled]](), Kept(options.keep, triton)
     print(f"{'card':8} {'registers':>9} {'spilled':>7} {'shared':>6}  kernel")
-    for target, kernel, one in compile_all(options.compile or list(TARGETS), options.only, Kept(options.keep)):
+    for target, kernel in every_kernel(options.compile or list(TARGETS)):
+        if options.only and not any(part in kernel.name for part in options.only):
+            continue
+        one = kept.compile_for(target, kernel.key, partial(compile_for, kernel, target))
         found.append((target, kernel, one))
         wrong = one.spills > 0 or one.shared > TARGETS[target][3]
         bad += wrong
         mark = " !" if wrong else ""
         print(f"{target:8} {one.registers:9} {one.spills:7} {one.shared:6}  {kernel.name}{mark}", flush=True)
+    if not options.compile and not options.only:
+        kept.keep_only((target, kernel.key) for target, kernel, _ in found)
     print(*table(found), sep="\n")
     print(f"{bad} of them spill, or want more memory than there is." if bad else "None spills.")
     return min(bad, 1)

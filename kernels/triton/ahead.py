@@ -6,13 +6,11 @@ machine code for AMD. Not for a process whose kernels are interpreted.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import torch
 from torch import Tensor
 
 from kernels.triton.card import Launch
+from kernels.triton.kept import Compiled, key, sources
 from kernels.triton.tiles import more_registers
 
 # Name, Triton's name of the architecture, threads of a warp, bytes of shared memory that a block may have.
@@ -66,12 +65,10 @@ class Kernel:
             return "products of many rows"
         return next((family for family, names in _FAMILIES.items() if name in names), "the rest")
 
-    def key(self, target: str) -> str:
-        """Of what compiling it for the target depends on: its source, its specialisation, and Triton."""
-        import triton
-
-        told = self.function.cache_key, self.signature, self.constants, self.aligned, self.warps
-        return hashlib.sha256(repr((told, target, triton.__version__)).encode()).hexdigest()
+    @property
+    def key(self) -> str:
+        """Of what its program depends on, but for the card and for Triton."""
+        return key(sources(self.function), self.signature, self.constants, self.aligned, self.warps)
 
 
 _FEW = ("matmul", "matmul_swiglu", "few_up", "few_down")
@@ -83,15 +80,6 @@ _FAMILIES = {
     "delta rule": ("step", "recurrent", "chunk_errors", "chunk_scan"),
     "choice of a token": ("shortlist", "pick"),
 }
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """`registers` of a thread, `spills` in bytes of a thread, `shared` memory in bytes of a block."""
-
-    registers: int
-    spills: int
-    shared: int
 
 
 def _short(value: Any) -> str:
@@ -124,29 +112,6 @@ def _kernel(launch: Launch) -> Kernel:
             if value % 16 == 0:
                 aligned.append(index)
     return Kernel(launch.kernel, tuple(signature), tuple(sorted(constants.items())), tuple(aligned), launch.warps)
-
-
-class Kept:
-    """Results in a file of JSON lines, from which a later run goes on; several processes may write to it at once."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path, self._found = path, dict[str, Compiled]()
-        if path and path.exists():
-            for line in path.read_text().splitlines():
-                told = json.loads(line)
-                self._found[told["key"]] = Compiled(*(told[name] for name in ("registers", "spills", "shared")))
-
-    def compile_for(self, kernel: Kernel, target: str) -> Compiled:
-        """Raises what Triton raises."""
-        key = kernel.key(target)
-        if key not in self._found:
-            self._found[key] = found = compile_for(kernel, target)
-            if self._path:
-                with self._path.open("a") as file:
-                    file.write(
-                        json.dumps({"target": target, "kernel": kernel.name, **asdict(found), "key": key}) + "\n"
-                    )
-        return self._found[key]
 
 
 def table(found: Iterable[tuple[str, Kernel, Compiled]]) -> Iterator[str]:
@@ -216,15 +181,21 @@ def _made(kernel: Kernel, target: str, alone: bool, more: dict[str, int]) -> tup
 
 
 def _source(kernel: Kernel) -> Any:
+    """Told just as at run time, so that what is compiled here is found there in Triton's cache."""
     from triton.compiler import ASTSource
 
     constants = dict(kernel.constants)
     signature = dict(kernel.signature) | dict.fromkeys(constants, "constexpr")
+    names = list(kernel.function.arg_names)
     return ASTSource(
         kernel.function,
-        signature={name: signature[name] for name in kernel.function.arg_names},
+        signature={name: signature[name] for name in names},
         constexprs=constants,
-        attrs={(index,): [["tt.divisibility", 16]] for index in kernel.aligned},
+        attrs={
+            (index,): [["tt.divisibility", 16]] if index in kernel.aligned else []
+            for index, name in enumerate(names)
+            if signature[name] != "fp32"
+        },
     )
 
 

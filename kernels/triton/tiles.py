@@ -97,4 +97,4 @@ def more_registers(target: str) -> tuple[int, ...]:
     """Of a thread: what to ask for, one after the other, where a program spills. NVIDIA's assembler spills a little to
     have room for one block more, though there are registers left.
     """
-    return () if target.startswith("gfx") else (160, 200, 240)
+    return () if target.startswith("gfx") else (160, 200, 232, 255)
