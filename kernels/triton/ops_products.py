@@ -115,7 +115,7 @@ def sides(
     dense = any(part.layout.fields == 16 for part in parts)  # whose fields are all in registers at once
     return {
         "PRECISION": precision,
-        "TURNED": tiles.turned,
+        "TURNED": tiles.turned or (dense and precision == "bf16" and card.tiles.dense_turned),
         "BM": card.tile(tiles.rows, tokens, 16),
         "BN": card.tile(tiles.weights, rows, 16),
         "BJ": card.tile(tiles.words // 2 if dense else tiles.words, _words(parts), 16),

@@ -53,6 +53,7 @@ class Tiles:
     few_pairs: Product = Product(16, 32, 32, 4)  # gate and up in one kernel
     many: Product = Product(64, 128, 16, 8)
     many_experts: Product = Product(64, 64, 16, 8)  # of a prompt's rows by experts
+    dense_turned: bool = False  # in products of many rows, types whose words have 16 fields
     attend: Attend = Attend(16, 16, 8)
     attend_many: Attend = Attend(64, 16, 8)
     step_warps: int = 8  # of a recurrent layer's step
@@ -60,6 +61,7 @@ class Tiles:
 
 
 _NVIDIA = Tiles()
+_BLACKWELL = Tiles(dense_turned=True)  # of desktops
 
 # What rounds to bfloat16 is some ten instructions here, so that is not left to the compiler.
 _CDNA = Tiles(
@@ -90,6 +92,8 @@ def tiles_of(target: str) -> Tiles:
     """Of a card by its architecture, as `ahead.TARGETS` names it; unknown ones are like those of their maker."""
     if target.startswith(("gfx10", "gfx11", "gfx12")):
         return _RDNA
+    if target.startswith("sm_12"):
+        return _BLACKWELL
     return _CDNA if target.startswith("gfx") else _NVIDIA
 
 
