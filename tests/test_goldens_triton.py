@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.models.layers import MoEFFN
 from runtime.models.loading import load_model
-from runtime.models.qwen35 import MoEFFN
 from runtime.placement import Placement
 from runtime.probe import probe
 from runtime.sampling import Sampler, SamplingParams
