@@ -21,7 +21,6 @@ if importlib.util.find_spec("triton") is None:
 
 GOLDENS = Path(__file__).parent / "goldens"
 FLOAT32 = 1e-4
-FIXTURE = 2e-3  # of those with experts, for float32, says their README
 # Of operands rounded to 8 bits where a chunk has more rows than a few.
 BF16 = 0.02
 MOE = ("f16", "Q4_K_M", "IQ4_XS", "MXFP4")
@@ -113,7 +112,10 @@ def test_greedy_tokens_by_steps_with_drafts(fixtures: Path, name: str) -> None:
 
 @pytest.mark.long
 def test_hot_experts_on_the_card_and_misses_on_the_processor(fixtures: Path) -> None:
-    """Room for five of eight experts a layer, of which a token chooses three; eight tokens, and then some more."""
+    """Room for five of eight experts a layer, of which a token chooses three; eight tokens, and then some more.
+
+    Eight tokens are up to 24 pairs with experts on the card, which multiplies so many in bfloat16.
+    """
     with np.load(fixtures / "moe.npz") as known:
         ids, logits = [int(i) for i in known["ids_17"]], known["logits_17"]
     each = 3 * 256 * 256 * 2  # bytes of an expert's three products
@@ -123,7 +125,7 @@ def test_hot_experts_on_the_card_and_misses_on_the_processor(fixtures: Path) -> 
     for first in (0, 8, 16):
         rows.append(model.logits(model.forward(ids[first : first + 8], state)))
         state.commit()
-    assert distance(torch.cat(rows)[-len(logits) :].numpy(), logits) <= FIXTURE
+    assert distance(torch.cat(rows)[-len(logits) :].numpy(), logits) <= BF16
     for block in model.trunk.blocks:
         assert isinstance(block.ffn, MoEFFN) and block.ffn.memory
         assert len(block.ffn.memory.hot.held) == 5
