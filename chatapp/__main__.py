@@ -31,7 +31,7 @@ from chatapp.remote import profiles
 from chatapp.remote.address import is_address
 from chatapp.sanitize import clean
 from chatapp.settings import Settings
-from chatapp.store import Store, StoreError
+from chatapp.store import AmbiguousError, Store, StoreError
 from chatapp.switching import Switching
 from chatapp.thread import source_of
 from chatapp.without_palette import without_palette
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"qwenchat: {clean(str(error))}", file=sys.stderr)
         if "--json" in words:
             print(json.dumps({"error": str(error)}, indent=2))
-        return 2 if isinstance(error, UsageError) else 1
+        return 2 if isinstance(error, UsageError | AmbiguousError) else 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

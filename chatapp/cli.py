@@ -176,7 +176,8 @@ def _parser() -> argparse.ArgumentParser:
     add("-p", "--prompt", metavar="TEXT", help="answer this on stdout and end; a text on stdin is put below it")
     add("--json", action="store_true", help="answer once, as one JSON object with figures")
     add("--conversation", metavar="NAME", help="go on with the conversation of that name, or begin it")
-    add("--resume", metavar="NAME", nargs="?", const="", help="go on with the latest conversation, or this one")
+    resume = "go on with the latest conversation, or the one of this title, name or id"
+    add("--resume", metavar="NAME", nargs="?", const="", help=resume)
     add("--system", metavar="TEXT", help="the system prompt")
     add("--version", action=_Version, nargs=0, help="the version of qwenchat")
     group = parser.add_argument_group("model")

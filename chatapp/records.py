@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from chatapp.sanitize import clean_line
 from runtime.protocol import Role
 
 Status = Literal["complete", "partial", "cancelled", "failed"]
@@ -18,6 +21,8 @@ CONVERSATION = (
 )
 NODE = "id, conversation_id, parent, role, content, thought, status, thought_closed, created, meta"
 _TITLE_LENGTH = 80
+_SHORT_ID = 8
+_LISTED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,37 @@ def node_of(row: Sequence[Any]) -> Node:
 def title_of(conversation: Conversation) -> str:
     """What it is called in a list."""
     return conversation.name or conversation.title or "(untitled)"
+
+
+def called(key: str, conversations: Sequence[Conversation]) -> list[Conversation]:
+    """Those with this title or name, in any case; if there are none, those whose title or name begins so.
+
+    A list may have cut the title: an ellipsis at the end of `key` stands for the rest.
+    """
+    wanted = _plain(key)
+    begun = wanted.removesuffix("…").rstrip()
+    titles = [(each, {_plain(each.title), _plain(each.name or "")}) for each in conversations]
+    whole = [each for each, known in titles if wanted and wanted in known]
+    return whole or [each for each, known in titles if begun and any(one.startswith(begun) for one in known)]
+
+
+def several(key: str, found: Sequence[Conversation]) -> str:
+    """The sentence that lists conversations with the same title, or the same beginning of it."""
+    listed = []
+    for each in found[:_LISTED]:
+        when = time.strftime("%d %b %H:%M", time.localtime(each.updated))
+        listed.append(f"{each.id[:_SHORT_ID]} ({clean_line(title_of(each), 40)}, {when})")
+    more = [f"{len(found) - _LISTED} more"] if len(found) > _LISTED else []
+    *others, last = listed + more
+    return (
+        f"{clean_line(key, 60)!r} fits {len(found)} conversations: {', '.join(others)} and {last}."
+        " Give the id in place of the title."
+    )
+
+
+def _plain(title: str) -> str:
+    """As titles are compared: in one case, as one line, with characters composed."""
+    return " ".join(unicodedata.normalize("NFC", storable(title)).casefold().split())
 
 
 def storable(text: str) -> str:

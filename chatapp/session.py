@@ -340,7 +340,7 @@ class Session(Branch):
         return await self._in_order(lambda: self._store.conversations(limit=500))
 
     async def find(self, key: str) -> Conversation | None:
-        """A saved conversation by name or id."""
+        """A saved conversation by title, name or id, see `Store.find`."""
         return await self._in_order(lambda: self._store.find(key))
 
     async def _claim(self, waits: Callable[[], None], gives_up: Callable[[], bool]) -> bool:

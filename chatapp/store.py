@@ -26,22 +26,28 @@ from chatapp.records import (
     Node,
     Status,
     Titled,
+    called,
     conversation_of,
     copied,
     first_words,
     node_of,
+    several,
     storable,
 )
 from chatapp.tree import Twig
 from runtime.protocol import Role
 
-__all__ = ["Conversation", "Node", "Status", "Store", "StoreError"]
+__all__ = ["AmbiguousError", "Conversation", "Node", "Status", "Store", "StoreError"]
 
 _VOID = (
     "name IS NULL AND titled <> 'user' AND NOT EXISTS (SELECT * FROM nodes WHERE conversation_id = conversations.id)"
     " AND NOT EXISTS (SELECT * FROM unsent WHERE conversation_id = conversations.id)"
 )
 _NEXT_TOUCH = "(SELECT ifnull(max(touched), 0) + 1 FROM conversations)"
+
+
+class AmbiguousError(StoreError):
+    """Several conversations are called so; the sentence lists their ids."""
 
 
 class Store:
@@ -82,11 +88,18 @@ class Store:
             return self.by_name(name) or self.create(name=name, model=model)
 
     def find(self, key: str) -> Conversation | None:
-        """The conversation with this name, else with this id, else the only one whose id begins so."""
-        if found := self.by_name(key):
+        """The conversation with this name, else this id, else this title or beginning of one, else this one of an id.
+
+        Raises AmbiguousError if there are several of that title.
+        """
+        if found := self.by_name(key) or self.get(key):
             return found
-        where = "WHERE deleted IS NULL AND substr(id, 1, ?) = ? LIMIT 2"
-        matches = self._conversations(where, len(key), key) if key else []
+        matches = called(key, self.conversations(limit=-1))
+        if len(matches) > 1:
+            raise AmbiguousError(several(key, matches))
+        if not matches and key:
+            where = "WHERE deleted IS NULL AND substr(id, 1, ?) = ? LIMIT 2"
+            matches = self._conversations(where, len(key), storable(key))
         return matches[0] if len(matches) == 1 else None
 
     def latest(self) -> Conversation | None:

@@ -20,7 +20,7 @@ from chatapp.store import Store
 def export(words: Sequence[str]) -> int:
     """Writes a conversation to stdout, or into a file."""
     parser = _parser("export", "Write a conversation as Markdown, HTML or JSON; import reads the JSON.")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="its name or id; without one, the latest")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="its title, name or id; without one, the latest")
     parser.add_argument("-o", "--output", metavar="FILE", help="the file, which must not be there; else stdout")
     parser.add_argument("--format", choices=FORMATS, help="else that of the file's ending, else md")
     parser.add_argument("--thoughts", action="store_true", help="with the model's thoughts")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +295,17 @@ def test_resume_opens_the_latest_or_the_named_conversation(run: Run, folder: Pat
     assert options().conversation_id == named.id
     run("--conversation", "work")
     assert options().conversation_id == named.id
+
+
+def test_resume_takes_a_title_and_tells_of_several(run: Run, folder: Path, capsys: Any) -> None:
+    with closing(Store(folder / "home" / "conversations.db")) as store:
+        one = store.create("My name is Marigold.")
+        store.create("Rivers")
+        store.create("Rivers")
+    assert run("--resume", "my name") == 0
+    assert options().conversation_id == one.id
+    assert run("--resume", "rivers") == 2
+    assert "'rivers' fits 2 conversations" in capsys.readouterr().err
 
 
 def test_resume_without_a_conversation_begins_one(run: Run) -> None:

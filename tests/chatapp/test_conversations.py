@@ -80,6 +80,18 @@ class TestConversations:
             await chat.send("/resume trip")
             await chat.until(lambda: "where to?" in chat.text())
 
+    @here("it asks for no reply")
+    async def test_one_is_opened_by_its_title_and_several_are_told(self, tmp_path: Path) -> None:
+        store = Store(tmp_path / "conversations.db")
+        for title, asked in (("Name a river", "which?"), ("Seas", "one"), ("Seas", "two")):
+            store.add(store.create(title).id, None, "user", asked)
+        store.close()
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.send("/resume seas")
+            await chat.until(lambda: "'seas' fits 2 conversations" in chat.words())
+            await chat.send("/resume name a river")
+            await chat.until(lambda: "which?" in chat.text())
+
     async def test_a_reply_whose_writer_died_is_marked(self, tmp_path: Path) -> None:
         store = Store(tmp_path / "conversations.db")
         saved = store.create()

@@ -330,8 +330,11 @@ def test_the_command_line_writes_and_reads(
     assert run("export", "water", "--thoughts", "-o", "w.json") == (0, "", "")
     assert run("export", "water", "-o", "w.json")[0] == 2
     assert "no conversation 'nothing'" in run("export", "nothing")[2]
+    assert run("export", "rivers") == run("export", "water")
     code, out, _ = run("import", "w.json")
     assert (code, out[:6]) == (0, "Rivers")
     assert run("export", out.split()[-1], "--format", "html")[1].startswith("<!DOCTYPE html>")
+    code, out, err = run("export", "Rivers")
+    assert (code, out, err[:40]) == (2, "", "qwenchat: 'Rivers' fits 2 conversations:")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
     assert run("import", "binary.json")[0] == 2

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from chatapp.store import Node, Store, StoreError
+from chatapp.store import AmbiguousError, Node, Store, StoreError
 from chatapp.thread import messages
 from runtime.protocol import Message
 
@@ -79,6 +79,35 @@ def test_find_takes_a_name_an_id_or_the_beginning_of_one(store: Store) -> None:
     assert store.find(second.id[:length]) == second
     assert store.find("") is None
     assert store.find("%") is None
+
+
+def test_find_takes_a_title_or_the_beginning_of_one_if_it_is_of_one_conversation_only(store: Store) -> None:
+    marigold, river, rivers, straße = (
+        store.create(title) for title in ("My name is Marigold.", "Name a river", "Name a river in Spain", "Straße…")
+    )
+    assert store.find("my NAME  is marigold.") == marigold
+    assert store.find("name a river") == river  # the whole title of one, though another begins so
+    assert store.find("name a river i") == store.find("Name a river in S…") == rivers
+    assert store.find("STRASSE") == straße
+    assert store.find("a river") is None
+    assert store.find("\N{HORIZONTAL ELLIPSIS}") is None
+    named = store.create(name="Name a")
+    assert store.find("Name a") == named  # a name comes before the beginning of a title
+    assert store.find(river.id) == river
+    store.delete(marigold.id)
+    assert store.find("My name is Marigold.") is None
+
+
+def test_several_conversations_of_a_title_are_listed_by_their_ids(store: Store) -> None:
+    first, second = store.create("Rivers"), store.create("rivers")
+    with pytest.raises(AmbiguousError, match=r"'RIVERS' fits 2 conversations: .* Give the id in place") as told:
+        store.find("RIVERS")
+    assert all(f"{each.id[:8]} ({each.title}, " in str(told.value) for each in (first, second))
+    assert store.find(first.id[:8]) == first
+    for _ in range(5):
+        store.create("River Tejo")
+    with pytest.raises(AmbiguousError, match=r"'Riv' fits 7 conversations: .* and 2 more[.] Give"):
+        store.find("Riv")
 
 
 def test_the_last_written_to_comes_first(store: Store) -> None:
