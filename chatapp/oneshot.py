@@ -75,6 +75,7 @@ class Output:
     def result(self, result: Mapping[str, Any]) -> None:
         """ASCII, so that no encoding and no terminal can stumble over it."""
         if self._json:
+            self.status("")
             print(json.dumps(result, indent=2), file=self._out, flush=True)
 
     def notice(self, sentence: str) -> None:
@@ -210,7 +211,7 @@ class OneShot:
                 if event.channel == "answer":
                     self._output.answer(event.text)
                 else:
-                    self._output.status(f"thinking {self._tokens:,} tokens")
+                    self._output.status(f"thinking {plural(self._tokens, 'token')}")
             case WasThought():
                 self._texts = {"answer": "", "thinking": self._texts["thinking"] + self._texts["answer"]}
             case Notice():
@@ -270,8 +271,13 @@ class OneShot:
 
 
 def _figures(stats: Stats) -> dict[str, int | float | None]:
+    """Without digits that mean nothing: milliseconds to a tenth, tokens per second to a hundredth."""
     told = stats.told()
-    return {name: told[name] for name in FIGURES}
+    digits = {"ttft_ms": 1, "decode_tok_per_s": 2}
+    return {
+        name: round(told[name], digits[name]) if name in digits and told[name] is not None else told[name]
+        for name in FIGURES
+    }
 
 
 def _remark(finished: Finished, answer: str) -> str:

@@ -239,13 +239,10 @@ def test_a_pipe_gets_the_answer_as_it_is(qwenchat: Program) -> None:
     assert qwenchat("-p", "hi").stdout == EVIL + "\n"
 
 
-def test_a_terminal_gets_nothing_that_it_would_obey(qwenchat: Program) -> None:
-    half = len(EVIL) // 2
-    qwenchat.replies(
-        {"progress": [1, 2, 0]}, {"thinking": "hm"}, {"notice": EVIL}, {"answer": EVIL[:half]}, {"answer": EVIL[half:]}
-    )
+def on_a_terminal(qwenchat: Program, *words: str) -> str:
+    """All that a terminal gets, on stdout and stderr."""
     leader, follower = pty.openpty()
-    process = qwenchat.start("-p", "hi", stdout=follower, stderr=follower)
+    process = qwenchat.start(*words, stdout=follower, stderr=follower)
     os.close(follower)
     shown = b""
     with closing(os.fdopen(leader, "rb", buffering=0)) as terminal:
@@ -255,9 +252,36 @@ def test_a_terminal_gets_nothing_that_it_would_obey(qwenchat: Program) -> None:
         except OSError:  # how a terminal ends
             pass
     assert process.wait(SECONDS) == 0
-    text = shown.decode().replace("\r\x1b[K", "")  # the line of the state, which is ours
+    return shown.decode()
+
+
+def test_a_terminal_gets_nothing_that_it_would_obey(qwenchat: Program) -> None:
+    half = len(EVIL) // 2
+    qwenchat.replies(
+        {"progress": [1, 2, 0]}, {"thinking": "hm"}, {"notice": EVIL}, {"answer": EVIL[:half]}, {"answer": EVIL[half:]}
+    )
+    text = on_a_terminal(qwenchat, "-p", "hi").replace("\r\x1b[K", "")  # the line of the state, which is ours
     assert "ZXZpbA==" in text
     assert not {"\x1b", "\x9b", "\x07", "\u202e"} & set(text)
+
+
+def test_the_line_of_the_state_is_gone_before_the_json(qwenchat: Program) -> None:
+    qwenchat.replies({"progress": [1, 2, 0]}, {"thinking": "hm"}, {"answer": "yes"})
+    shown = on_a_terminal(qwenchat, "-p", "hi", "--json")
+    last_state, wiped, rest = shown.rpartition("\r\x1b[K")
+    assert last_state.endswith("thinking 1 token")
+    assert wiped
+    assert json.loads(rest)["reply"] == "yes"
+
+
+def test_the_state_is_not_told_where_nobody_watches(qwenchat: Program) -> None:
+    qwenchat.replies({"progress": [1, 2, 0]}, {"thinking": "hm"}, {"answer": "yes"})
+    assert qwenchat("-p", "hi", "--json").stderr == ""
+
+
+def test_figures_have_no_digits_that_mean_nothing(qwenchat: Program) -> None:
+    qwenchat.replies({"answer": "a"}, {"finish": "stop", "stats": {"ttft_ms": 1906.858177671932}})
+    assert json.loads(qwenchat("-p", "hi", "--json").stdout)["stats"]["ttft_ms"] == 1906.9
 
 
 def test_an_encoding_without_the_characters_replaces_them(qwenchat: Program) -> None:
