@@ -6,8 +6,9 @@ import asyncio
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual import on
 from textual.screen import Screen
@@ -24,7 +25,7 @@ from chatapp.plain_container import PlainContainer
 from chatapp.remote import address
 from chatapp.remote.address import is_address
 from chatapp.session import Session
-from chatapp.settings import SettingsError, Value
+from chatapp.settings import FIELDS, Settings, SettingsError, Value
 from chatapp.stage import JumpToEnd
 from chatapp.status import StatusLine
 from chatapp.store import Node, Store, StoreError
@@ -71,6 +72,20 @@ class ChatBase(Screen[None], PlainContainer):
     @property
     def keymap(self) -> Keymap:
         return getattr(self.app, "keymap", {})
+
+    @property
+    def comfort(self) -> Settings:
+        """The settings as they are saved."""
+        return getattr(self.app, "settings", None) or Settings()
+
+    async def remember(self, changes: Mapping[str, Value]) -> None:
+        """In the settings file and in the settings that are shown; None is the default. Raises SettingsError."""
+        await asyncio.to_thread(self._keep, changes)
+        if hasattr(self.app, "settings"):
+            held: dict[str, Any] = {
+                name: FIELDS[name].default if value is None else value for name, value in changes.items()
+            }
+            self.app.settings = replace(self.comfort, **held)
 
     def _unsent(self) -> Unsent:
         text = self.composer.message

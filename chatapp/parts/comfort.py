@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.binding import Binding, BindingType
@@ -14,7 +13,7 @@ from chatapp.commands import COMMANDS, CommandError
 from chatapp.figures import duration
 from chatapp.parts.base import ChatBase
 from chatapp.sanitize import clean_line
-from chatapp.settings import FIELDS, Settings, Value
+from chatapp.settings import FIELDS, Value
 from themes import DEFAULT, remark
 
 if TYPE_CHECKING:
@@ -34,11 +33,6 @@ class ComfortPart(ChatBase):
     ]
 
     _replying_since: float | None = None
-
-    @property
-    def comfort(self) -> Settings:
-        """The settings as they are saved."""
-        return getattr(self.app, "settings", None) or Settings()
 
     def action_palette(self) -> None:
         self.run_worker(self._palette(), group="palette", exclusive=True, exit_on_error=False)
@@ -75,7 +69,7 @@ class ComfortPart(ChatBase):
             raise CommandError(f"There is no theme {clean_line(name, 40)!r}. /theme shows those there are.")
         self._wear(name)
         if name != before:
-            await asyncio.to_thread(self._keep, {"theme": name})
+            await self.remember({"theme": name})
 
     def _themes(self) -> dict[str, Theme]:
         return getattr(self.app, "themes", {})
@@ -123,9 +117,7 @@ class ComfortPart(ChatBase):
             and value not in self.app.available_themes
         ):
             raise settings.SettingsError(f"There is no theme {clean_line(str(value), 40)!r}.")
-        await asyncio.to_thread(self._keep, {name: value})
-        if hasattr(self.app, "settings"):
-            self.app.settings = replace(self.comfort, **{name: value})  # type: ignore[arg-type]
+        await self.remember({name: value})
         if name in choices.NAMES:
             self.turns.choices.prefer(name, None if value == "auto" else value)
         elif FIELDS[name].metadata["when"] == "load":

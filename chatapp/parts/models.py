@@ -138,6 +138,6 @@ class ModelsPart(ChatBase):
 
     def model_chosen(self, path: str) -> None:
         async def keep() -> None:
-            await asyncio.to_thread(self._keep, {"model": path})
+            await self.remember({"model": path})
 
         self.run_worker(self._guard(keep), exit_on_error=False)

@@ -341,7 +341,7 @@ class TalkPart(ChatBase):
         self.turns_changed()
         await self._keep_own()
         if everywhere:
-            await asyncio.to_thread(self._keep, {name: "auto" if name == "draft" and value is None else value})
+            await self.remember({name: "auto" if name == "draft" and value is None else value})
 
     async def _keep_own(self) -> None:
         await self._session.keep_own(self.turns.choices.here)

@@ -51,6 +51,22 @@ class TestSettings:
             await chat.pilot.press("delete")
             await chat.until(lambda: kept[1:] == [{"notify_when": "away"}])
 
+    async def test_what_was_chosen_elsewhere_is_shown(self, tmp_path: Path) -> None:
+        keep = partial(settings.update, tmp_path / "settings.toml")
+        async with running(FakeBackend(), tmp_path, keep=keep) as chat:
+            await chat.pilot.press("ctrl+t")
+            await chat.send("/set top_k 30 default")
+            await chat.send("/theme paper")
+            await chat.until(lambda: settings.load(tmp_path / "settings.toml")[0].theme == "paper")
+            await chat.send("/settings")
+            await chat.until(lambda: isinstance(chat.app.screen, Form))
+            shown = {entry.name: (entry.value, entry.source) for entry in chat.app.chat._entries()}
+            assert shown["thinking"] == (False, "yours")
+            assert shown["top_k"] == (30, "yours")
+            assert shown["theme"] == ("paper", "yours")
+            await chat.pilot.press(*"whether the model thinks")
+            await chat.until(lambda: "thinking off yours" in chat.words())
+
     async def test_what_is_wrong_is_not_kept(self, tmp_path: Path) -> None:
         kept: list[Mapping[str, Value]] = []
         async with running(FakeBackend(), tmp_path, keep=kept.append) as chat:
