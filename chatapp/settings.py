@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import os
 import tempfile
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -283,12 +284,15 @@ def update(path: Path, changes: Mapping[str, Value]) -> Settings:
         check(name, value)
     document = _read(path)
     before = document.as_string()
+    new: dict[str, Value] = {}
     for name, value in changes.items():
         if value is None:
             document.pop(name, None)
-        elif document.get(name) != value or type(document[name].unwrap()) is not type(value):
+        elif name not in document:
+            new[name] = value
+        elif document[name] != value or type(document[name].unwrap()) is not type(value):
             document[name] = value
-    if (text := document.as_string()) != before:
+    if (text := _with(document.as_string(), new)) != before:
         _write(path, text)
     return load(path)[0]
 
@@ -303,6 +307,37 @@ def _read(path: Path) -> tomlkit.TOMLDocument:
         return tomlkit.document()
     except (OSError, tomlkit.exceptions.TOMLKitError, ValueError, RecursionError) as error:
         raise SettingsError(_unreadable(path, error)) from error
+
+
+def _with(text: str, new: Mapping[str, Value]) -> str:
+    """A TOML text with these keys after its last ones outside tables: a comment above a table stays with the table."""
+    if not new:
+        return text
+    import tomlkit
+
+    added = "".join(f"{name} = {tomlkit.item(value).as_string()}\n" for name, value in new.items())
+    lines = list(io.StringIO(text))
+    table = next((at for at, line in enumerate(lines) if line.lstrip().startswith("[") and _whole(lines[:at])), None)
+    if table is None:
+        return text + "\n" * (not text.endswith("\n") and bool(text)) + added
+    keys = [at for at, line in enumerate(lines[:table]) if line.strip() and not line.lstrip().startswith("#")]
+    if keys:  # a text over several lines may end in a line that looks like a comment
+        place = next(at for at in range(keys[-1] + 1, table + 1) if _whole(lines[:at]))
+    else:
+        place = table
+        while place and lines[place - 1].lstrip().startswith("#"):
+            place -= 1
+        added += "\n"
+    return "".join([*lines[:place], added, *lines[place:]])
+
+
+def _whole(lines: Sequence[str]) -> bool:
+    """Whether these first lines of a TOML file end outside of its lists and texts."""
+    try:
+        tomllib.loads("".join(lines))
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
 
 
 def _unreadable(path: Path, error: Exception) -> str:

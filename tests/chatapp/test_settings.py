@@ -151,6 +151,25 @@ def test_a_write_into_a_file_with_tables_stays_outside_them(path: Path) -> None:
     assert settings.load(path)[0].theme == "dark"
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("# mine\n[keys]\n", "top_k = 30\n\n# mine\n[keys]\n"),
+        ("# all\n\n# mine\n# too\n[keys]\n", "# all\n\ntop_k = 30\n\n# mine\n# too\n[keys]\n"),
+        ("seed = 1\n\n# mine\n[keys]\n", "seed = 1\ntop_k = 30\n\n# mine\n[keys]\n"),
+        ("seed = 1  # one\n# mine\n [keys]\n", "seed = 1  # one\ntop_k = 30\n# mine\n [keys]\n"),
+        ("future = [\n[1],\n# x\n]\n[keys]\n", "future = [\n[1],\n# x\n]\ntop_k = 30\n[keys]\n"),
+        ('future = """\n[a]\n# b"""\n# c\n[keys]\n', 'future = """\n[a]\n# b"""\ntop_k = 30\n# c\n[keys]\n'),
+        ("seed = 1\n# mine", "seed = 1\n# mine\ntop_k = 30\n"),
+    ],
+    ids=["comment", "two comments", "after a key", "close", "list", "text", "no table"],
+)
+def test_a_comment_above_a_table_stays_there(path: Path, before: str, after: str) -> None:
+    write(path, before)
+    assert settings.update(path, {"top_k": 30}).top_k == 30
+    assert path.read_text() == after
+
+
 def test_none_takes_a_key_out(path: Path) -> None:
     settings.update(path, {"seed": 7, "theme": "dark"})
     assert settings.update(path, {"seed": None}) == Settings(theme="dark")
