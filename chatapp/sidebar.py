@@ -132,6 +132,11 @@ class Sidebar(Vertical):
         self._set_mode("search", self._query)
         self.query_one(Input).focus()
 
+    def end_search(self) -> None:
+        """All are meant again."""
+        self._query = ""
+        self._set_mode("search", "")
+
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
         event.stop()

@@ -93,8 +93,14 @@ class ConversationsPart(VersionsPart, SidebarPart):
 
     async def switch_to(self, conversation_id: str | None, at: int | None = None) -> None:
         """Put this conversation away and show another, or with None a new one; `at`: this message in sight."""
+        self.end_list_search()
         await self._leave_conversation()
         await self._open(conversation_id, at)
+
+    async def put_away(self) -> None:
+        """Show a new conversation in place of this one."""
+        await self._leave_conversation()
+        await self._open(None)
 
     async def resume(self, key: str) -> None:
         if not key:

@@ -64,7 +64,13 @@ class SidebarPart(ChatBase):
         sidebar = self.sidebar
         if sidebar is not None and (close or self._covers):
             sidebar.display = False
+            sidebar.end_search()
         self.composer.focus()
+
+    def end_list_search(self) -> None:
+        """The list holds all conversations again: one that was narrowed for long looks as if the others were gone."""
+        if (sidebar := self._sidebar()) is not None:
+            sidebar.end_search()
 
     @property
     def _covers(self) -> bool:
@@ -162,7 +168,7 @@ class SidebarPart(ChatBase):
         open_ = self._session.conversation
         if open_ is not None and open_.id == key:
             await self.turns.stop()
-            await self.switch_to(None)
+            await self.put_away()  # the search stays: more of what was found may have to go
         found = await self._change(remove)
         if found is not None:
             self._show_hint(f"deleted: {clean_line(title_of(found), 30)} · /undelete brings it back", 6.0)
@@ -231,6 +237,10 @@ class SidebarPart(ChatBase):
 
     async def switch_to(self, conversation_id: str | None, at: int | None = None) -> None:
         """Put this conversation away and show another, or with None a new one; `at`: this message in sight."""
+        raise NotImplementedError
+
+    async def put_away(self) -> None:
+        """Show a new conversation in place of this one."""
         raise NotImplementedError
 
 

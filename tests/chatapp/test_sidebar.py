@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from fake_backend import FakeBackend, say
 from harness import Chat, here, running
+from textual.widgets import Input
 
 from chatapp.lookup import Hit
 from chatapp.sidebar import Sidebar, _age, _grouped
@@ -54,12 +55,53 @@ async def test_the_search_narrows_and_enter_opens_what_was_found(tmp_path: Path)
         await chat.pilot.press("enter")
         await chat.until(lambda: "an answer about pears" in chat.text() and chat.screen.sidebar is None)
         assert chat.screen.composer.has_focus
-        await opened(chat)
-        await chat.until(lambda: "about pea" in chat.text())
+        await opened(chat, words="plums")
+        await chat.write("about pea")
+        await chat.until(lambda: "plums" not in chat.text())
         await chat.pilot.press("escape")
         await chat.until(lambda: "plums" in chat.text())
         await chat.pilot.press("escape")
         await chat.until(lambda: chat.screen.sidebar is None)
+
+
+@here("it asks for no reply")
+@pytest.mark.parametrize("width", [100, 130], ids=["over the chat", "beside it"])
+@pytest.mark.parametrize("end", ["ctrl+b", "enter", "ctrl+n"])
+async def test_a_search_ends_with_what_it_was_for(end: str, width: int, tmp_path: Path) -> None:
+    saved(tmp_path, "apples", "pears", "plums")
+    async with running(FakeBackend(), tmp_path, size=(width, 30)) as chat:
+        await opened(chat, "ctrl+r", "plums")
+        await chat.write("about pea")
+        await chat.until(lambda: "plums" not in chat.text())
+        await chat.pilot.press(end)
+        if end == "enter":
+            await chat.until(lambda: "an answer about pears" in chat.text())
+        if end == "ctrl+b":
+            await chat.until(lambda: chat.screen.sidebar is None)
+            assert chat.screen.composer.has_focus
+        if chat.screen.sidebar is None:
+            await opened(chat)
+        await chat.until(lambda: "plums" in chat.text() and "apples" in chat.text())
+        assert not chat.screen.query_one("#sidebar-input", Input).value
+
+
+@here("it asks for no reply")
+async def test_a_search_stays_while_what_it_found_is_deleted(tmp_path: Path) -> None:
+    saved(tmp_path, "red apples", "plums", "red pears")
+    async with running(FakeBackend(), tmp_path, size=(130, 30)) as chat:
+        await opened(chat, "ctrl+r", "plums")
+        await chat.write("pears")
+        await chat.pilot.press("enter")
+        await chat.until(lambda: "an answer about red pears" in chat.text())
+        await opened(chat, "ctrl+r", "plums")
+        await chat.write("red")
+        await chat.until(lambda: "plums" not in chat.text())
+        assert chat.text().index("red pears") < chat.text().index("red apples")
+        await chat.pilot.press("ctrl+d")
+        await chat.until(lambda: "pears" not in "".join(chat.lines()[:-1]))
+        await chat.pilot.press("ctrl+d")
+        await chat.until(lambda: "Nothing found." in chat.text())
+        assert [each.title for each in chat.store.conversations()] == ["plums"]
 
 
 async def test_a_message_is_found_in_the_version_where_it_is(tmp_path: Path) -> None:
