@@ -126,8 +126,8 @@ class Transcript(VerticalScroll, PlainContainer):
         yield self._marker
         yield self._gap
 
-    async def show(self, entries: Sequence[Entry | Block], at: int | None = None) -> None:
-        """Replace everything; the end is in sight, or the block of message `at`."""
+    async def show(self, entries: Sequence[Entry | Block], at: int | None = None, *, mark: bool = False) -> None:
+        """Replace everything; the end is in sight, or the block of message `at`, which can be marked as well."""
         async with self.batch():
             await self.remove_children(self.blocks)
             self._entries = [Entry.later(each) if isinstance(each, Block) else each for each in entries]
@@ -136,7 +136,10 @@ class Transcript(VerticalScroll, PlainContainer):
             self._tell()
         self.call_after_refresh(self._fill)
         wanted = next((entry for entry in self._entries if at is not None and entry.node == at), None)
-        if wanted is not None:
+        self.cursor = None
+        if wanted is not None and mark:
+            await self.set_cursor(wanted)
+        elif wanted is not None:
             block = await self.reach(wanted)
             self.call_after_refresh(lambda: self.bring(block, 0, height=block.size.height))
 
@@ -268,8 +271,12 @@ class Transcript(VerticalScroll, PlainContainer):
 
     def bring(self, view: Widget, row: int, *, height: int = 1) -> None:
         """Scroll so that a row of a mounted widget is in sight, with `height` rows from it on if they fit."""
+        self._anchor_if_full()  # else the next change of size would, and go to the end
         self.release_anchor()
-        top = view.content_region.y - self.content_region.y + round(self.scroll_y) + row
+        # A region on the screen is that of the last layout, which may be one from before a scroll: none is used alone.
+        block = next(each for each in view.ancestors_with_self if each.parent is self)
+        assert isinstance(block, Widget)
+        top = block.virtual_region.y + view.content_region.y - block.region.y + row
         seen = self.scrollable_content_region.height
         if top < self.scroll_y + 1 or top + min(height, seen - 2) > self.scroll_y + seen - 1:
             above = 1 if height > 1 else seen // 3

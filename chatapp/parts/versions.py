@@ -29,7 +29,7 @@ class VersionsPart(ChatBase):
     editing: Node | None = None
     """The message that is being written anew."""
     _draft = ""
-    _version_of: int | None = None  # the message whose version was changed last
+    _switched_last: tuple[int, int] | None = None  # the message whose version was changed, and the last one of then
 
     def edit(self, back: int) -> None:
         mine = [node for node in self._session.thread if node.role == "user"]
@@ -148,11 +148,28 @@ class VersionsPart(ChatBase):
             await self._guard(lambda: self.switch_version(step))
 
     async def switch_version(self, step: int) -> None:
-        """Of the message whose version was changed last, else of the last one that has several."""
-        several = [node.id for node in self._session.thread if self._session.versions(node.id)[1] > 1]
+        """Of the message that is marked or written anew, else of the last one that has several.
+
+        Where nothing was written since, the one whose version was changed before goes on: so the way back is the same.
+        """
+        thread = self._session.thread
+        several = [node.id for node in thread if self._session.versions(node.id)[1] > 1]
+        meant = self._message_meant()
         if not several:
-            raise CommandError("Every message here has one version only. /retry and /edit make more.")
-        await self._switch(self._version_of if self._version_of in several else several[-1], step)
+            self._show_hint("every message has one version only · /retry and /edit make more", 4.0)
+        elif meant is not None and meant not in several:
+            self._show_hint("this message has one version only", 4.0)
+        elif meant is not None:
+            await self._switch(meant, step)
+        else:
+            before, end = self._switched_last or (None, None)
+            await self._switch(before if before in several and end == thread[-1].id else several[-1], step)
+
+    def _message_meant(self) -> int | None:
+        """The message that is marked or written anew."""
+        if self.transcript.has_focus and self.transcript.cursor is not None:
+            return self.transcript.cursor.node
+        return self.editing.id if self.editing is not None else None
 
     @on(Block.Switched)
     def _switched(self, event: Block.Switched) -> None:
@@ -174,7 +191,8 @@ class VersionsPart(ChatBase):
             self._show_hint(f"version {place} of {number} is the {'last' if step > 0 else 'first'} one")
             return
         self.leave_edit()
-        self._version_of = shown
-        await self.transcript.show(self._entries_of(self._session.thread), at=shown)
+        self._switched_last = shown, self._session.thread[-1].id
+        marked = self.transcript.has_focus and self.transcript.cursor is not None
+        await self.transcript.show(self._entries_of(self._session.thread), at=shown, mark=marked)
         self.turns.reset()
         self._show_hint("version {} of {}".format(*self._session.versions(shown)))

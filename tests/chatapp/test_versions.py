@@ -126,11 +126,74 @@ class TestVersions:
             await chat.send(f"/retry {argument}")
             await chat.until(lambda: words in chat.words())
 
-    async def test_without_versions_it_says_how_to_make_some(self, tmp_path: Path) -> None:
+    async def test_without_versions_it_says_how_to_make_some_and_adds_nothing(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
             await chat.ask("q")
+            entries = list(chat.screen.transcript.entries)
+            for key in ("alt+right", "alt+left", "alt+right"):
+                await chat.pilot.press(key)
+                await chat.until(lambda: "every message has one version only" in chat.status())
+            assert chat.screen.transcript.entries == entries
+            await chat.send("/retry")
+            await chat.idle()
+            await chat.pilot.press("ctrl+up", "up", "alt+left")
+            await chat.until(lambda: "this message has one version only" in chat.status())
+            assert "‹ 2/2 ›" in chat.text()
+
+    @pytest.mark.parametrize("mark", [("ctrl+up", "up"), ("alt+up",)], ids=["marked", "written anew"])
+    async def test_the_message_that_is_meant_is_switched_though_its_answer_has_versions_too(
+        self, mark: tuple[str, ...], tmp_path: Path
+    ) -> None:
+        backend = FakeBackend([say("before")], [say("answer")], [say("another")])
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("old")
+            await chat.pilot.press("alt+up", "n", "e", "w")
+            await reply(chat, "enter", 2)
+            await chat.send("/retry")
+            await chat.until(lambda: len(backend.requests) == 3)
+            await chat.idle()
+            await chat.pilot.press(*mark, "alt+left")
+            await chat.until(lambda: [node.content for node in chat.thread()] == ["old", "before"])
+            await chat.until(lambda: "‹ 1/2 ›" in chat.text())
+            await chat.pilot.press("alt+right")  # the same message: a mark stays, and the way back is the same
+            await chat.until(lambda: [node.content for node in chat.thread()] == ["oldnew", "another"])
+            await chat.pilot.press("escape", "alt+left", "alt+left")
+            await chat.until(lambda: "version 1 of 2 is the first one" in chat.status())
+            assert [node.content for node in chat.thread()] == ["old", "before"]
+
+    async def test_after_something_new_the_last_message_with_versions_is_meant(self, tmp_path: Path) -> None:
+        backend = FakeBackend([say("before")], [say("answer")], [say("another")])
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("old")
+            await chat.pilot.press("alt+up", "n", "e", "w")
+            await reply(chat, "enter", 2)
+            await chat.pilot.press("alt+left", "alt+right")
+            await chat.until(lambda: [node.content for node in chat.thread()] == ["oldnew", "answer"])
+            await chat.send("/retry")
+            await chat.until(lambda: len(backend.requests) == 3)
+            await chat.idle()
+            await chat.pilot.press("alt+left")
+            await chat.until(lambda: [node.content for node in chat.thread()] == ["oldnew", "answer"])
+            assert "version 1 of 2" in chat.status()
+
+    @pytest.mark.parametrize("marked", [False, True])
+    @pytest.mark.parametrize("length", [1, 40], ids=["from what fits on the screen", "from what does not"])
+    async def test_what_was_switched_is_in_sight(self, length: int, marked: bool, tmp_path: Path) -> None:
+        long = "\n\n".join(f"paragraph {number}" for number in range(40))
+        backend = FakeBackend([say("short")], [say(long)], [say(long if length > 1 else "short")])
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("far above")
+            await chat.ask("old")
+            await chat.pilot.press("alt+up", "n", "e", "w")
+            await reply(chat, "enter", 3)
+            assert ("oldnew" in chat.text()) == (length == 1)
+            await chat.pilot.press(*(["ctrl+up", "up"] if marked else []), "alt+left")
+            await chat.until(lambda: "‹ 1/2 ›" in chat.text() and "version 1 of 2" in chat.status())
+            for _ in range(5):
+                await chat.pilot.pause()
+            assert "▌ old" in chat.text()
             await chat.pilot.press("alt+right")
-            await chat.until(lambda: "one version only" in chat.words())
+            await chat.until(lambda: "‹ 2/2 ›" in chat.text() and "version 2 of 2" in chat.status())
 
     async def test_they_wait_for_a_reply_that_runs(self, tmp_path: Path) -> None:
         gate = Gate()
