@@ -42,8 +42,8 @@ def written(terminal: Terminal, home: Path, beyond: int = 0) -> Node:
         if (home / "conversations.db").exists():
             store = Store(home / "conversations.db")
             found = store.latest()
-            last = store.thread(found.id)[-1] if found is not None else None
+            thread = store.thread(found.id) if found is not None else []  # there before its first message is
             store.close()
-            if last is not None and last.role == "assistant" and len(last.content) > beyond:
-                return last
+            if thread and thread[-1].role == "assistant" and len(thread[-1].content) > beyond:
+                return thread[-1]
     raise AssertionError("nothing of the reply was stored")

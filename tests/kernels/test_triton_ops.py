@@ -10,6 +10,7 @@ import torch
 from kernels_cases import case_of, results
 
 from kernels.op import Op, OpTable
+from kernels.sample import UNDECIDED, sample
 from kernels.table import FUSED, OPS
 from kernels.triton.card import Card
 
@@ -57,6 +58,9 @@ def nan_filled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_triton_version_is_the_reference(card: Card, op: Op[Any, Any], name: str) -> None:
     wanted = results(op.reference, case_of(op, name))
     found = results(OpTable("triton", card=card)[op], case_of(op, name))
+    if op is sample and name.startswith("all-"):
+        # More candidates are in question than a card's program keeps: it says so, and `choose` decides.
+        wanted[-1] = torch.full_like(wanted[-1], UNDECIDED)
     tolerance = BF16 if f"{op.name}-{name}" in ROUNDED else op.tolerance
     for out, ref in zip(found, wanted, strict=True):
         assert out.shape == ref.shape
