@@ -331,13 +331,15 @@ class TestEditor:
     @here("it asks for no reply")
     async def test_ctrl_c_in_it_is_its_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
-        async with running(FakeBackend(), tmp_path) as chat:
-            # As a terminal does, whose foreground the two share.
-            with an_editor(tmp_path, 'kill -INT $PPID; echo after > "$2"', monkeypatch, chat):
-                await chat.pilot.press("ctrl+g")
-                await chat.until(lambda: chat.screen.composer.text == "after")
-            assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-        signal.signal(signal.SIGINT, before)
+        try:
+            async with running(FakeBackend(), tmp_path) as chat:
+                # As a terminal does, whose foreground the two share.
+                with an_editor(tmp_path, 'kill -INT $PPID; echo after > "$2"', monkeypatch, chat):
+                    await chat.pilot.press("ctrl+g")
+                    await chat.until(lambda: chat.screen.composer.text == "after")
+                assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 class TestHistory:

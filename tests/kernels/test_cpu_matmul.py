@@ -51,12 +51,17 @@ def machine() -> Machine:
     return Machine(2)
 
 
-@pytest.fixture(scope="module", params=["avxvnni", "avx2"])
-def narrow(request: pytest.FixtureRequest) -> Machine:
+def narrowed(threads: int, dot: str) -> Machine:
+    """A machine with these products only; the test is skipped where the processor lacks them."""
     try:
-        return Machine(2, isa.narrowed(request.param))
+        return Machine(threads, isa.narrowed(dot))  # type: ignore[arg-type]
     except ValueError as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module", params=["avxvnni", "avx2"])
+def narrow(request: pytest.FixtureRequest) -> Machine:
+    return narrowed(2, request.param)
 
 
 @pytest.mark.parametrize("name", [*TYPES, *matmul.PLAIN])
@@ -96,10 +101,7 @@ def test_one_row_without_products_of_bytes(name: str) -> None:
 @pytest.mark.parametrize("dot", ["avxvnni", "avx2"])
 def test_the_largest_products_do_not_saturate(machine: Machine, dot: str) -> None:
     """Pairs of −128·127 in Q8_0 are the most that 16 bits must hold."""
-    try:
-        narrow = Machine(1, isa.narrowed(dot))  # type: ignore[arg-type]
-    except ValueError as reason:
-        pytest.skip(str(reason))
+    narrow = narrowed(1, dot)
     block = torch.tensor([0, 60, *([128] * 32)], dtype=torch.uint8)  # d = 1, all q = −128
     weight = QuantTensor(block.repeat(16, 1), QUANTS["Q8_0"], (16, 32))
     for sign in (1, -1):
@@ -123,10 +125,7 @@ LARGEST_CODES = {
 @pytest.mark.parametrize("name", list(LARGEST_CODES))
 def test_the_largest_sums_of_one_row_fit(name: str, low: int) -> None:
     """With all of 128·a + b as large as they can be, what is summed in 16 bits is as large as it can be."""
-    try:
-        narrow = Machine(1, isa.narrowed("avx2"))
-    except ValueError as reason:
-        pytest.skip(str(reason))
+    narrow = narrowed(1, "avx2")
     block = torch.tensor(LARGEST_CODES[name], dtype=torch.uint8)
     columns = QUANTS[name].block
     weight = QuantTensor(block.repeat(16, 1), QUANTS[name], (16, columns))
