@@ -53,8 +53,8 @@ class _Part:
 class GGUFFile:
     """An open model file, or all parts of a split one; a context manager.
 
-    `path` is the first part's, `paths` are all; `metadata` has Python values, arrays as lists, strings as the file has
-    them: show none of them unsanitised. Tensors stay valid after `close`.
+    `path` is the first part's, `paths` are all; `metadata` has Python values, arrays as lists, of strings as `Strings`,
+    all as the file has them: show none of them unsanitised. Tensors stay valid after `close`.
     """
 
     def __init__(self, parts: tuple[_Part, ...]) -> None:
@@ -92,12 +92,8 @@ class GGUFFile:
 
     def let_go(self, name: str) -> None:
         """A tensor's pages need not stay in memory; what is read again comes from the file again."""
-        if not hasattr(mmap, "MADV_DONTNEED"):
-            return
         info = self.tensors[name]
-        first, last = -(-info.offset // mmap.PAGESIZE), (info.offset + info.nbytes) // mmap.PAGESIZE
-        if first < last:  # whole pages
-            self._parts[name].data.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
+        _let_go(self._parts[name].data, info.offset, info.offset + info.nbytes)
 
     def close(self) -> None:
         # A tensor keeps the mapping object alive, but not open: closing it would pull the memory from under the tensor.
@@ -135,9 +131,18 @@ def _open_part(path: Path, opened: contextlib.ExitStack, missing: str) -> _Part:
         raise GGUFError(f"{_shown(path)} cannot be read: {printable(reason or 'unknown error').lower()}.") from error
     opened.callback(data.close)
     try:
-        return _Part(path, data, read_header(data))
+        header = read_header(data)
     except HeaderError as error:
         raise GGUFError(f"{_shown(path)} {error}.") from None
+    _let_go(data, 0, min((info.offset for info in header.tensors.values()), default=0))
+    return _Part(path, data, header)
+
+
+def _let_go(data: mmap.mmap, start: int, end: int) -> None:
+    """Whole pages between two bytes need not stay in memory; what is read again comes from the file again."""
+    first, last = -(-start // mmap.PAGESIZE), end // mmap.PAGESIZE
+    if first < last and hasattr(mmap, "MADV_DONTNEED"):
+        data.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
 
 
 def _map(file: BinaryIO) -> mmap.mmap:

@@ -15,9 +15,10 @@ import itertools
 import math
 import mmap
 import struct
-from collections.abc import Container
+from array import array
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 from kernels.quants import QuantError, QuantType, by_ggml_id
 from runtime.errors import printable as printable
@@ -106,6 +107,38 @@ def _check_version(version: int) -> None:
     raise HeaderError(f"is of GGUF version {version}; versions 2 and 3 can be read")
 
 
+class Strings(Sequence[str]):
+    """Strings as the file has them, read when they are asked for: as Python's own, a vocabulary and its merges take
+    50 MB. Bytes that are no UTF-8 become U+FFFD.
+    """
+
+    def __init__(self, data: bytes, starts: array[int]) -> None:
+        """`data`: of each its length, u64, and its bytes. `starts` is where these begin, and one more after the end."""
+        self._data, self._starts = data, starts
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        at = range(len(self))[index]
+        return str(self._data[self._starts[at] : self._starts[at + 1] - 8], "utf-8", "replace")
+
+    def __iter__(self) -> Iterator[str]:
+        data = self._data
+        return (str(data[start : end - 8], "utf-8", "replace") for start, end in itertools.pairwise(self._starts))
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, list | Strings) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class _Cursor:
     """Reads on from `at`; every read raises HeaderError unless the file holds it."""
 
@@ -131,11 +164,10 @@ class _Cursor:
     def string(self) -> str:
         return self.strings(1)[0]
 
-    def strings(self, count: int) -> list[str]:
-        """Bytes that are no UTF-8 become U+FFFD."""
+    def strings(self, count: int) -> Strings:
         # A vocabulary and its merges are half a million strings: this loop is the time of opening a file.
-        data, at, end, length = self._data, self.at, self._end, _U64.unpack_from
-        found: list[str] = []
+        data, first, at, end, length = self._data, self.at, self.at, self._end, _U64.unpack_from
+        starts = array("I")
         for _ in range(count):
             self.at = at
             start = at + 8
@@ -144,12 +176,10 @@ class _Cursor:
             at = start + length(data, at)[0]
             if at > end:
                 self._need(at - self.at)
-            try:
-                found.append(data[start:at].decode())
-            except UnicodeDecodeError:
-                found.append(data[start:at].decode("utf-8", "replace"))
+            starts.append(start - first)
         self.at = at
-        return found
+        starts.append(at + 8 - first)
+        return Strings(data[first:at], starts)
 
     def claim(self, count: int, smallest: int, what: str) -> None:
         """Check that `count` things of at least `smallest` bytes may follow."""

@@ -13,7 +13,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Bpe
 
 from runtime.errors import UserError
-from runtime.gguf_header import printable
+from runtime.gguf_header import Strings, printable
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4  # values of tokenizer.ggml.token_type
 
@@ -83,9 +83,10 @@ class Tokenizer:
                 raise TokenizerError(f"The file's {name} token {i} is outside its vocabulary of {len(tokens)} tokens.")
         self._tokens = tokens
         self._types = token_types
+        texts = list(tokens)
         self._specials = {
             text: i
-            for i, (text, kind) in enumerate(zip(tokens, token_types, strict=True))
+            for i, (text, kind) in enumerate(zip(texts, token_types, strict=True))
             if kind in (CONTROL, USER_DEFINED) and text
         }
         if len(self._specials) > MAX_SPECIALS:
@@ -97,7 +98,7 @@ class Tokenizer:
         if not self.stop_ids:
             raise TokenizerError("The file names no token that ends a reply.")
         self._named_ids = named_ids
-        self._bpe = self._build(merges, pre)
+        self._bpe = self._build(texts, merges, pre)
         self._known: dict[str, list[int]] = {}  # texts of the last prompts, the last used last
 
     @classmethod
@@ -120,10 +121,10 @@ class Tokenizer:
             },
         )
 
-    def _build(self, merges: Sequence[str], pre: str) -> Bpe:
+    def _build(self, texts: list[str], merges: Sequence[str], pre: str) -> Bpe:
         vocab = {
             text: i
-            for i, (text, kind) in enumerate(zip(self._tokens, self._types, strict=True))
+            for i, (text, kind) in enumerate(zip(texts, self._types, strict=True))
             if kind not in (CONTROL, USER_DEFINED)
         }
         if not vocab.keys() >= _BYTES.keys():
@@ -300,7 +301,7 @@ def _list(metadata: Mapping[str, Any], name: str, kind: type) -> Sequence[Any]:
     values = metadata.get(f"tokenizer.ggml.{name}")
     if not isinstance(values, Sequence) or isinstance(values, str) or not values:
         raise TokenizerError(f"The file has no tokenizer.ggml.{name}.")
-    if not all(isinstance(value, kind) for value in values):
+    if not (kind is str and isinstance(values, Strings)) and not all(isinstance(value, kind) for value in values):
         raise TokenizerError(f"The file's tokenizer.ggml.{name} holds something else than expected.")
     return values
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kernels.cpu.memory import trim
 from kernels.op import Column, OpTable, op_table
 from kernels.quants import QuantTensor
 from kernels.triton.layouts import LAYOUTS
@@ -67,6 +68,7 @@ def load_model(
             notices = [*notices, f"Drafts come from {sidecar.path.name}, which lies beside the model."]
         make = partial(op_table, threads=threads or default_threads(), cache=native_functions())
         spread, told = _spread(make, ops, [gguf, *([sidecar] if sidecar else [])], config, room)
+        trim()
         table = spread.table
         keep_packed = table.column != "reference" or not _fits_unpacked(gguf)
         take_in: Callable[[str, QuantTensor], bool] = lambda name, tensor: not keep_packed  # noqa: E731
@@ -83,6 +85,7 @@ def load_model(
             model.narrow_drafts(draft_vocabulary)
         if table.machine:
             model.warm_up()
+    trim()
     return LoadedModel(model, gguf, [*notices, *told, *weights.warnings])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.cpu.memory import Arena, Rooms, lasting, streamed
+from kernels.cpu.memory import Arena, Rooms, lasting, streamed, trim, untouched
 
 
 def test_tensors_of_an_arena_begin_at_cache_lines_and_share_nothing() -> None:
@@ -79,3 +79,35 @@ def test_what_lasts_goes_back_to_the_system() -> None:
     assert resident() - before > 80 << 20
     tensors.clear()
     assert resident() - before < 20 << 20
+
+
+def test_of_libraries_only_what_nobody_wrote_to_is_dropped() -> None:
+    """What the linker wrote before it took the right to write away would be gone."""
+
+    def mapped(addresses: str, rights: str, path: str, anonymous: int) -> str:
+        rest = f"Size: 8 kB\nRss: 8 kB\nAnonymous: {anonymous:8} kB\nAnonHugePages: 0 kB\nVmFlags: rd mr\n"
+        return f"{addresses} {rights} 00001000 fd:00 17   {path}\n{rest}"
+
+    maps = (
+        mapped("1000-3000", "r-xp", "/lib/libtorch_cpu.so", 0)
+        + mapped("3000-5000", "r--p", "/lib/libtorch_cpu.so", 4)
+        + mapped("5000-7000", "rw-p", "/lib/libtorch_cpu.so", 0)
+        + mapped("7000-9000", "r--p", "/lib/libstdc++.so.6.0.30", 0)
+        + mapped("9000-b000", "r--s", "/lib/libshared.so", 0)
+        + mapped("b000-d000", "r--p", "/home/somebody/model.gguf", 0)
+        + mapped("d000-f000", "r--p", "", 0)
+    )
+    assert untouched(maps.encode()) == [(0x1000, 0x3000), (0x7000, 0x9000)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_libraries_work_on_after_what_they_have_in_memory_was_dropped() -> None:
+    def resident() -> int:
+        """Kilobytes of torch's library, its code alone."""
+        _, _, rest = Path("/proc/self/smaps").read_text().partition("libtorch_cpu.so\n")
+        return int(rest[rest.index("Rss:") :].split()[1])
+
+    before, product = resident(), torch.arange(9.0).view(3, 3) @ torch.ones(3, 3)
+    trim()
+    assert resident() < before / 2
+    assert torch.equal(torch.arange(9.0).view(3, 3) @ torch.ones(3, 3), product)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -53,6 +54,33 @@ def test_a_small_file(path: Path) -> None:
 def test_version_2_reads_as_version_3(path: Path) -> None:
     with GGUFFile.open(written(path, Gguf(version=2))) as file:
         assert list(file.tensors) == ["a", "b"]
+
+
+def test_strings_are_read_as_a_list_of_them_is(path: Path) -> None:
+    texts = ["", "a", "Ġüber", "a" * 300, "\n"]
+    many = key("many", ARRAY, array(STRING, len(texts), b"".join(map(string, texts))))
+    with GGUFFile.open(written(path, Gguf(keys=(many,)))) as file:
+        read = file.metadata["many"]
+    assert read == texts
+    assert texts == read
+    assert read != texts[:-1]
+    assert (list(read), len(read), read[2], read[-1], read[1:4], read[::-2]) == (
+        texts, 5, "Ġüber", "\n", texts[1:4], texts[::-2],
+    )  # fmt: skip
+    assert "a" in read
+    assert read.index("\n") == 4
+    for beyond in (5, -6):
+        with pytest.raises(IndexError):
+            read[beyond]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_header_that_was_read_does_not_stay_in_memory(path: Path) -> None:
+    many = key("many", ARRAY, array(STRING, 40_000, 40_000 * string("a" * 100)))
+    with GGUFFile.open(written(path, Gguf(keys=(many,)))) as file:
+        _, _, rest = Path("/proc/self/smaps").read_text().partition(f"{path}\n")
+        assert int(rest[rest.index("Rss:") :].split()[1]) < 500  # kB
+        assert file.tensor("a").dequantize().tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_a_file_without_tensors_need_not_be_padded(path: Path) -> None:
