@@ -88,16 +88,32 @@ class RowsView(LaidOutOnce):
         elif first < rows:
             self.refresh(Region(0, first, width, rows - first))
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        if self.styles.gutter or self.hover_style.link_id:
+            return super().render_lines(crop)  # which draws what is around the rows, and the link under the mouse
+        width, selection, ground = self.outer_size.width, self._selection, self.background_colors[1]
+        strips = [self._line(y, width, selection) for y in crop.line_range]
+        for line_filter in self.get_line_filters():
+            strips = [strip.apply_filter(line_filter, ground) for strip in strips]
+        return strips if crop.column_span == (0, width) else [strip.crop(*crop.column_span) for strip in strips]
+
     def render_line(self, y: int) -> Strip:
+        # Where each text stands in its row: asked for with the mouse only, so `render_lines` goes without.
+        return self._line(y, self.size.width, self._selection).apply_offsets(self._shift_of(y), y)
+
+    @property
+    def _selection(self) -> Selection | None:
+        return self.text_selection if self.is_attached else None  # what is removed may be drawn once more
+
+    def _line(self, y: int, width: int, selection: Selection | None) -> Strip:
         strip = self._strips.get(y)
-        if strip is None or strip.cell_length != self.size.width:
-            strip = self._strips[y] = self._draw(y, self.size.width)
+        if strip is None or strip.cell_length != width:
+            strip = self._strips[y] = self._draw(y, width)
         for start, end, current in self._marks.get(y, ()):
             style = self.component("current" if current else "match")
             strip = self._painted(strip, start - self._shift_of(y), end - self._shift_of(y), style)
-        selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
-            rows = self.lay_out(self.size.width)
+            rows = self.lay_out(width)
             skip = rows[y].skip if y < len(rows) else None
             if skip is not None:
                 start, end = span
@@ -117,9 +133,9 @@ class RowsView(LaidOutOnce):
         if row.fill and strip.cell_length > width:  # code that does not wrap
             shift = self._shift_of(y)
             more = strip.cell_length > shift + width
-            strip = strip.apply_offsets(0, y).crop(shift, shift + width - more)
+            strip = strip.crop(shift, shift + width - more)
             return Strip([*strip, Segment("›", fill + self._style("muted"))]) if more else strip
-        return strip.adjust_cell_length(width, fill).apply_offsets(0, y)
+        return strip.adjust_cell_length(width, fill)
 
     def _shift_of(self, y: int) -> int:
         """How far a row is moved: as far as the others, but not beyond its end."""

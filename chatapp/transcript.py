@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.message import Message
+from textual.scrollbar import ScrollBar
 from textual.widget import AwaitMount, Widget
 from textual.widgets import Static
 
@@ -18,6 +19,7 @@ from chatapp.block import Block
 from chatapp.entries import Entry
 from chatapp.figures import plural
 from chatapp.plain_container import PlainContainer
+from chatapp.plain_scrollbar import PlainScrollBar
 
 if TYPE_CHECKING:
     from chatapp.blocks import ReplyBlock
@@ -125,6 +127,14 @@ class Transcript(VerticalScroll, PlainContainer):
     def compose(self) -> ComposeResult:
         yield self._marker
         yield self._gap
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        if self._vertical_scrollbar is None:
+            self._vertical_scrollbar = bar = PlainScrollBar(name="vertical", thickness=self.scrollbar_size_vertical)
+            bar.display = False
+            self.app._start_widget(self, bar)
+        return self._vertical_scrollbar
 
     async def show(self, entries: Sequence[Entry | Block], at: int | None = None, *, mark: bool = False) -> None:
         """Replace everything; the end is in sight, or the block of message `at`, which can be marked as well."""
