@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -17,7 +17,8 @@ from chatapp.wrap import fold
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
-    from markdown_it.tree import SyntaxTreeNode
+
+    from chatapp.parse import Node
 
 TAB_SIZE = 4
 _BULLETS = ("•", "◦", "▪")
@@ -40,7 +41,7 @@ def render(source: str, width: int, *, wrap: bool = True) -> list[Row]:
     """
     from chatapp.parse import parse  # the first paint needs no parser
 
-    return _blocks(parse(source.expandtabs(TAB_SIZE)).children, max(width, 1), _Place(wrap=wrap))
+    return _blocks(parse(source.expandtabs(TAB_SIZE)), max(width, 1), _Place(wrap=wrap))
 
 
 def plain(text: str | Sequence[Span], width: int) -> list[Row]:
@@ -87,7 +88,7 @@ def is_fence_top(row: Row) -> bool:
 FENCE_BOTTOM = Row(skip=None, fill="fence")
 
 
-def _blocks(nodes: Sequence[SyntaxTreeNode], width: int, place: _Place, tight: bool = False) -> list[Row]:
+def _blocks(nodes: Sequence[Node], width: int, place: _Place, tight: bool = False) -> list[Row]:
     """The rows of blocks that follow one another."""
     rows: list[Row] = []
     for node in nodes:
@@ -97,26 +98,26 @@ def _blocks(nodes: Sequence[SyntaxTreeNode], width: int, place: _Place, tight: b
     return rows
 
 
-def _paragraph(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
+def _paragraph(node: Node, width: int, place: _Place) -> list[Row]:
     return [row for line in _lines(node) for row in break_rows(line, width)]
 
 
-def _heading(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
-    style = node.tag if node.tag in ("h1", "h2") else "h3"
+def _heading(node: Node, width: int, place: _Place) -> list[Row]:
+    style = node.token.tag if node.token.tag in ("h1", "h2") else "h3"
     return [row for line in _lines(node, style) for row in break_rows(line, width)]
 
 
-def _rule(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
+def _rule(node: Node, width: int, place: _Place) -> list[Row]:
     return [Row((("─" * width, "rule"),), None)]
 
 
-def _fence(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
+def _fence(node: Node, width: int, place: _Place) -> list[Row]:
     lines = node.content.removesuffix("\n").split("\n")
     rows = [row for line in lines for row in code_rows([(line, "")], width, wrap=place.wrap)]
-    return [fence_top(node.info, width), *rows, FENCE_BOTTOM]
+    return [fence_top(node.token.info, width), *rows, FENCE_BOTTOM]
 
 
-def _quote(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
+def _quote(node: Node, width: int, place: _Place) -> list[Row]:
     rows = _blocks(node.children, max(width - 2, 1), place)
     styled = [
         Row(tuple((text, f"quote {style}".rstrip()) for text, style in row.spans), row.skip, row.glue, row.fill)
@@ -125,12 +126,12 @@ def _quote(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
     return indent(styled, ("▎ ", "bar"), ("▎ ", "bar"), ornament=True)
 
 
-def _list(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
+def _list(node: Node, width: int, place: _Place) -> list[Row]:
     ordered = node.type == "ordered_list"
-    first = int(node.attrs.get("start", 1))
+    first = int(node.token.attrs.get("start", 1))
     tight = _tight(node)
     last = f"{first + len(node.children) - 1}."
-    deeper = replace(place, depth=place.depth + 1)
+    deeper = _Place(place.depth + 1, place.wrap)
     rows: list[Row] = []
     for number, item in enumerate(node.children, start=first):
         task = None if ordered else _task(item)
@@ -143,44 +144,44 @@ def _list(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
     return rows
 
 
-def _tight(node: SyntaxTreeNode) -> bool:
+def _tight(node: Node) -> bool:
     """Whether the items of a list follow one another without empty lines."""
-    return all(child.hidden for item in node.children for child in item.children if child.type == "paragraph")
+    return all(child.token.hidden for item in node.children for child in item.children if child.type == "paragraph")
 
 
-def _task(item: SyntaxTreeNode) -> str | None:
+def _task(item: Node) -> str | None:
     """The box of an item of a task list, whose text loses its brackets; None for any other item."""
     inline = next((child for child in item.walk() if child.type == "inline"), None)
-    tokens = (inline.token.children or []) if inline is not None and inline.token is not None else []
+    tokens = (inline.token.children or []) if inline is not None else []
     if not tokens or tokens[0].type != "text" or (match := _BOX.match(tokens[0].content)) is None:
         return None
     tokens[0].content = tokens[0].content[match.end() :]
     return "☐" if match[1] == " " else "☑"
 
 
-def _math(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
+def _math(node: Node, width: int, place: _Place) -> list[Row]:
     """A formula as it was written, set apart."""
     rows = [row for line in node.content.split("\n") for row in break_rows([(line, "math")], max(width - 2, 1))]
     return indent(rows, ("  ", ""), ("  ", ""), ornament=True)
 
 
-def _table(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
+def _table(node: Node, width: int, place: _Place) -> list[Row]:
     lines = [row for part in node.children for row in part.children]
     cells = [[_joined(_lines(cell)) for cell in line.children] for line in lines]
     head = lines[0].children if lines else []
     return table(cells, [_align(cell) for cell in head], width)
 
 
-def _align(cell: SyntaxTreeNode) -> Align:
-    style = str(cell.attrs.get("style", ""))
+def _align(cell: Node) -> Align:
+    style = str(cell.token.attrs.get("style", ""))
     return "right" if "right" in style else "center" if "center" in style else "left"
 
 
-def _unknown(node: SyntaxTreeNode, width: int, place: _Place) -> list[Row]:
-    return plain(node.content, width) if not node.is_root and node.token is not None else []
+def _unknown(node: Node, width: int, place: _Place) -> list[Row]:
+    return plain(node.content, width) if not node.token.nesting else []
 
 
-_BLOCKS: dict[str, Callable[[SyntaxTreeNode, int, _Place], list[Row]]] = {
+_BLOCKS: dict[str, Callable[[Node, int, _Place], list[Row]]] = {
     "paragraph": _paragraph,
     "heading": _heading,
     "hr": _rule,
@@ -196,12 +197,12 @@ _BLOCKS: dict[str, Callable[[SyntaxTreeNode, int, _Place], list[Row]]] = {
 _MARKS = {"strong": "strong", "em": "em", "s": "strike", "link": "link"}
 
 
-def _lines(node: SyntaxTreeNode, style: str = "") -> list[list[Span]]:
+def _lines(node: Node, style: str = "") -> list[list[Span]]:
     """The spans of inline text, line by line: a newline that the model wrote stays one."""
     lines: list[list[Span]] = [[]]
     stack = [style] if style else []
     inline = next((child for child in node.children if child.type == "inline"), None)
-    tokens: Sequence[Token] = (inline.token.children or []) if inline is not None and inline.token else []
+    tokens: Sequence[Token] = (inline.token.children or []) if inline is not None else []
     for token in tokens:
         kind = token.type
         if kind.endswith("_open"):

@@ -1,14 +1,15 @@
-"""Markdown text → its tree."""
+"""Markdown text → its blocks."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator
 
 from markdown_it import MarkdownIt
-from markdown_it.rules_core import StateCore
+from markdown_it.rules_core import StateCore, linkify
 from markdown_it.token import Token
-from markdown_it.tree import SyntaxTreeNode
 
+from chatapp.line_rule import blocks
 from chatapp.math_rules import add_math
 
 INLINE_LIMIT = 4_000
@@ -19,14 +20,55 @@ DEEPEST = 30
 """Levels of what lies inside one another, two for a list and its items. Deeper, a line has no room to be read in."""
 
 
-def parse(source: str) -> SyntaxTreeNode:
+class Node:
+    """A block or a part of a text: its token, of two the opening one, and what is inside it."""
+
+    __slots__ = ("_children", "token", "type")
+
+    def __init__(self, token: Token) -> None:
+        self.type = token.type.removesuffix("_open")
+        self.token = token
+        self._children: list[Node] | None = [] if token.nesting else None
+
+    @property
+    def children(self) -> list[Node]:
+        if self._children is None:  # few ask for the parts of a text
+            self._children = _tree(self.token.children or ())
+        return self._children
+
+    @property
+    def content(self) -> str:
+        return self.token.content
+
+    def walk(self) -> Iterator[Node]:
+        """It and all that is inside it, in their order."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def parse(source: str) -> list[Node]:
     """CommonMark with tables, strikethrough, mathematics and bare addresses; HTML stays text.
 
     What is nested deeper than `DEEPEST` is a paragraph, as it is written.
     """
     tokens = _parser().parse(source)
     deepest = max((each.level for token in tokens for each in (token, *(token.children or ()))), default=0)
-    return SyntaxTreeNode(tokens if deepest <= DEEPEST else _as_written(source))
+    return _tree(tokens if deepest <= DEEPEST else _as_written(source))
+
+
+def _tree(tokens: Iterable[Token]) -> list[Node]:
+    top: list[Node] = []
+    levels = [top]
+    for token in tokens:
+        if token.nesting < 0:
+            levels.pop()
+            continue
+        node = Node(token)
+        levels[-1].append(node)
+        if token.nesting > 0:
+            levels.append(node.children)
+    return top
 
 
 @functools.cache
@@ -37,7 +79,9 @@ def _parser() -> MarkdownIt:
     assert parser.linkify is not None
     parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False})
     add_math(parser)
+    parser.core.ruler.at("block", blocks)
     parser.core.ruler.at("inline", _inline)
+    parser.core.ruler.at("linkify", _linkify)
     return parser
 
 
@@ -51,6 +95,12 @@ def _inline(state: StateCore) -> None:
             state.md.inline.parse(token.content, state.md, state.env, token.children)
             continue
         token.children += _lines(token.content)
+
+
+def _linkify(state: StateCore) -> None:
+    """The parser's own rule, for what can hold an address at all."""
+    if ":" in state.src or "//" in state.src or "&" in state.src:  # which may stand for either
+        linkify(state)
 
 
 def _as_written(source: str) -> list[Token]:

@@ -40,8 +40,9 @@ def codes_of(piece: Piece) -> list[Code]:
     from chatapp.parse import parse  # the first paint needs no parser
 
     return [
-        Code(_language(node.info), node.content.removesuffix("\n"))
-        for node in parse(piece.source).walk()
+        Code(_language(node.token.info), node.content.removesuffix("\n"))
+        for block in parse(piece.source)
+        for node in block.walk()
         if node.type in ("fence", "code_block")
     ]
 
@@ -57,9 +58,10 @@ def links_of(piece: Piece) -> list[Link]:
     return [
         Link(
             "".join(inner.content for inner in node.walk() if inner.type in ("text", "code_inline")),
-            str(node.attrs["href"]),
+            str(node.token.attrs["href"]),
         )
-        for node in parse(piece.source).walk()
+        for block in parse(piece.source)
+        for node in block.walk()
         if node.type == "link"
     ]
 

@@ -7,11 +7,13 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import rules_core
 from rich.cells import cell_len
 
 from chatapp.exchange.export import _rendered
 from chatapp.highlight import highlight
 from chatapp.markdown import render
+from chatapp.parse import _parser
 from chatapp.rows import Row, copied
 from chatapp.wrap import fold, wrap
 
@@ -238,3 +240,17 @@ def test_however_deep_it_lies_no_text_is_lost(kind: str, levels: int) -> None:
     }[kind]
     assert "deep" in "".join(shown(source, 80))
     assert "deep" in _rendered(source)
+
+
+MARKS = st.sampled_from(["", "- ", "* ", "+ ", "1. ", "23) ", "- [x] ", "- **a", "1. **b", "x"])
+TEXT = st.sampled_from("ab *_`[]()<>&#!~\\$:/.-+1|='é漢\u00a0\t")
+PIECES = st.sampled_from(["http://a.b", "[x] ", "**", "mailto", "&colon;", "2) "])
+
+
+@given(MARKS, st.lists(TEXT | PIECES, max_size=20))
+def test_a_single_line_is_what_the_whole_parser_makes_of_it(mark: str, bits: list[str]) -> None:
+    whole = _parser.__wrapped__()
+    whole.core.ruler.at("block", rules_core.block)
+    whole.core.ruler.at("linkify", rules_core.linkify)
+    line = mark + "".join(bits)
+    assert _parser().parse(line) == whole.parse(line)
