@@ -27,6 +27,7 @@ from chatapp.cli import Arguments, UsageError
 from chatapp.local import WORKER, LocalBackend, environment
 from chatapp.log import Log
 from chatapp.options import ChatOptions
+from chatapp.quick_start import quick_start
 from chatapp.remote import profiles
 from chatapp.remote.address import is_address
 from chatapp.sanitize import clean
@@ -34,7 +35,6 @@ from chatapp.settings import Settings
 from chatapp.store import AmbiguousError, Store, StoreError
 from chatapp.switching import Switching
 from chatapp.thread import source_of
-from chatapp.without_palette import without_palette
 
 if TYPE_CHECKING:
     from chatapp.app import QwenChat
@@ -164,7 +164,7 @@ def _chat(arguments: Arguments, options: ChatOptions, saved: Settings, servers: 
 
 
 def _screen() -> type[QwenChat]:
-    with without_palette():
+    with quick_start():
         from chatapp.app import QwenChat
 
         return QwenChat

@@ -13,6 +13,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.widget import Widget
 
 from chatapp import commands
 from chatapp.attachments import detach
@@ -54,6 +55,7 @@ QUIT_SECONDS = 3.0
 class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, ReadingPart, ModelsPart, ComfortPart):
     """Implements `commands.Chat` and `view.View`."""
 
+    AUTO_FOCUS = "#composer"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "ctrl+c",
@@ -113,6 +115,7 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
         super().__init__(backend, store, options, clock, keep)
         self.opened = asyncio.Event()
         """The first conversation is shown."""
+        self._resumed = False
         self.turns = Turns(backend, self._session, options, self, clock)
 
     def compose(self) -> ComposeResult:
@@ -131,14 +134,24 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
         yield DownloadLine(id="downloads")
         yield StatusLine(id="status")
 
+    def _extend_compose(self, widgets: list[Widget]) -> None:
+        """What Textual puts over a screen, hints and the like, comes after the first paint."""
+
+    def on_screen_resume(self, event: events.ScreenResume) -> None:
+        # At first each widget has just got its styles.
+        event.refresh_styles, self._resumed = event.refresh_styles and self._resumed, True
+
     def on_mount(self) -> None:
-        self.composer.focus()
         self._watch_turns()
         # The rest waits until all this is on the screen.
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
         self.app.stylesheet.read(LATER_STYLES)  # none of them is for what is there already
+        over: list[Widget] = []
+        super()._extend_compose(over)
+        if self.is_attached:
+            self.mount(*over, before=0)
         self.app.stylesheet.parse()
         self.run_worker(self._start(), group="turns", exit_on_error=False)
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from chatapp.log import Log
@@ -35,6 +35,7 @@ from runtime.protocol import (
     Shutdown,
     Stats,
 )
+from runtime.quick_dataclass import standard_dataclass
 
 # -P: a folder `runtime` or a file torch.py where the user happens to stand must not be taken for ours.
 WORKER = (sys.executable, "-P", "-X", "faulthandler", "-m", "runtime.worker")
@@ -45,19 +46,19 @@ class _NotRunningError(Exception):
     """There is no worker, for the reason in the message."""
 
 
-@dataclass(slots=True, eq=False)
+@standard_dataclass(slots=True, eq=False)
 class _Load:
     command: Load
     events: asyncio.Queue[Event] | None  # None: nobody waits, the listeners hear how it ends
 
 
-@dataclass(slots=True, eq=False)
+@standard_dataclass(slots=True, eq=False)
 class _Question:
     command: CacheList | CacheDrop
     answer: asyncio.Future[CacheReport | Failed]
 
 
-@dataclass(slots=True, eq=False)
+@standard_dataclass(slots=True, eq=False)
 class _Request:
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     sent: bool = False

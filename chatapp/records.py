@@ -6,11 +6,12 @@ import json
 import time
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from chatapp.sanitize import clean_line
 from runtime.protocol import Role
+from runtime.quick_dataclass import standard_dataclass
 
 Status = Literal["complete", "partial", "cancelled", "failed"]
 Titled = Literal["", "model", "user"]
@@ -25,7 +26,7 @@ _SHORT_ID = 8
 _LISTED = 5
 
 
-@dataclass(frozen=True, slots=True)
+@standard_dataclass(frozen=True, slots=True)
 class Conversation:
     """`created`, `updated` and `deleted` are seconds since 1970; `head` is the node whose thread is shown.
 
@@ -45,7 +46,7 @@ class Conversation:
     tags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@standard_dataclass(frozen=True, slots=True)
 class Node:
     """One message. `partial`: still being written, or its writer died; `thought_closed` False: it ends in its thought.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from runtime.protocol import Role
+from runtime.quick_dataclass import standard_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@standard_dataclass(frozen=True, slots=True)
 class Twig:
     """One message of the tree. `continues`: the one that it holds the whole of, and goes on from.
 

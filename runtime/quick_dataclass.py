@@ -9,12 +9,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, FrozenInstanceError
+from functools import partial
 from typing import TYPE_CHECKING, Any, Never
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
+    from dataclasses import dataclass as standard_dataclass
 else:
+
+    def standard_dataclass(**options: bool) -> Callable[[type], type]:
+        """The standard decorator, whose methods are compiled when they are first called: for what there are many of."""
+
+        def made(cls: type) -> type:
+            cls.__doc__ = cls.__doc__ or f"{cls.__name__}."
+            with compiled_later():
+                return dataclasses.dataclass(**options)(cls)
+
+        return made
 
     def dataclass(*, frozen: bool, slots: bool, kw_only: bool = False, eq: bool = True) -> Callable[[type], type]:
         """A decorator for frozen classes with slots, whose fields are all of the constructor and compared."""
@@ -30,7 +43,41 @@ else:
         return made
 
 
-__all__ = ["dataclass"]
+__all__ = ["compiled_later", "dataclass", "standard_dataclass"]
+
+
+@contextmanager
+def compiled_later() -> Iterator[None]:
+    """Standard dataclasses that are defined within this compile each of their methods when it is first called.
+
+    From Python 3.13 on, where the methods of a class are compiled together, it does nothing.
+    """
+    standard = getattr(dataclasses, "_create_fn", None)
+    if standard is None:
+        yield
+        return
+
+    def create(name: str, *words: Any, **named: Any) -> Callable[..., Any]:
+        return _compiled_at_call(name, partial(standard, name, *words, **named))
+
+    dataclasses._create_fn = create  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        dataclasses._create_fn = standard  # type: ignore[attr-defined]
+
+
+def _compiled_at_call(name: str, compile_it: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    def method(self: Any, /, *values: Any, **named: Any) -> Any:
+        made = compile_it()
+        made.__qualname__ = method.__qualname__
+        for cls in type(self).__mro__:
+            if cls.__dict__.get(name) is method:
+                setattr(cls, name, made)
+        return made(self, *values, **named)
+
+    method.__name__ = name
+    return method
 
 
 def _equipped(cls: type[Any], eq: bool, own: frozenset[str]) -> type[Any]:

@@ -9,12 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 from chatapp import paths
-from chatapp.cli import Parser, UsageError
+from chatapp.cli import UsageError
 from chatapp.exchange import files
 from chatapp.exchange.export import FORMATS, Exported
 from chatapp.records import title_of
 from chatapp.sanitize import clean_line
 from chatapp.store import Store
+from chatapp.words import Parser
 
 
 def export(words: Sequence[str]) -> int:

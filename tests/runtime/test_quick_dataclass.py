@@ -142,3 +142,65 @@ def test_a_method_of_the_class_s_own_stays() -> None:
     assert repr(account) == "Account(***)"
     assert account == Account("other")
     assert hash(account) == 7
+
+
+def numbered(decorate: Callable[..., Any]) -> tuple[Any, Any]:
+    @decorate(order=True, unsafe_hash=True)
+    class Numbered:
+        number: int
+        names: list[str] = dataclasses.field(default_factory=list, hash=False)
+        half: float = dataclasses.field(init=False, repr=False)
+        offset: int = 0
+
+        def __post_init__(self) -> None:
+            self.half = self.number / 2 + self.offset
+
+    @decorate(frozen=True, slots=True)
+    class Fixed:
+        name: str
+        rest: tuple[int, ...] = ()
+
+    return Numbered, Fixed
+
+
+def test_methods_that_are_compiled_at_their_first_call_do_the_same() -> None:
+    (numbered_later, fixed_later), (numbered_now, fixed_now) = map(
+        numbered, (quick_dataclass.standard_dataclass, dataclasses.dataclass)
+    )
+    found: list[list[Any]] = []
+    for make, fixed in ((numbered_later, fixed_later), (numbered_now, fixed_now)):
+        one, two = make(1, offset=5), make(number=2, names=["x"])
+        word = fixed("a", rest=(1,))
+        found.append([repr(one), repr(two), one == make(1, offset=5), one == two, one < two, one >= two])
+        found[-1] += [hash(one), hash(two), one.half, two.half, repr(word), hash(word), word == fixed("a", (1,))]
+        found[-1] += [dataclasses.asdict(one), dataclasses.replace(word, name="b").name, make.__init__.__qualname__]
+        for fails in (make, lambda fixed=fixed: fixed("a", (), 3), lambda word=word: setattr(word, "name", "c")):
+            with pytest.raises((TypeError, dataclasses.FrozenInstanceError)) as error:
+                fails()
+            found[-1].append(str(error.value))
+    names = [[str(each).replace("<lambda>", "") for each in row] for row in found]
+    assert names[0] == names[1]
+
+
+def test_each_is_compiled_once_and_only_if_it_is_called() -> None:
+    made, _ = numbered(quick_dataclass.standard_dataclass)
+    below = type("Below", (made,), {})
+    for name in ("__init__", "__eq__", "__hash__"):
+        assert not is_compiled(made, name)
+    assert below(3) == below(3)
+    assert is_compiled(made, "__init__")
+    assert is_compiled(made, "__eq__")
+    assert not is_compiled(made, "__hash__")
+    assert "__init__" not in vars(below)
+
+
+@pytest.mark.skipif(not hasattr(dataclasses, "_create_fn"), reason="this Python compiles all methods together")
+def test_the_standard_decorator_is_as_it_was_afterwards() -> None:
+    before = dataclasses._create_fn  # type: ignore[attr-defined]
+    with quick_dataclass.compiled_later():
+        assert dataclasses._create_fn is not before  # type: ignore[attr-defined]
+    assert dataclasses._create_fn is before  # type: ignore[attr-defined]
+
+
+def is_compiled(cls: type, name: str) -> bool:
+    return bool(vars(cls)[name].__code__.co_filename == "<string>")
