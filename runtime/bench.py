@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime import bench_draft, bench_memory, bench_resume
+from runtime import bench_draft, bench_memory, bench_resume, lean_torch
 from runtime.bench_worker import WorkerError
 from runtime.cores import physical_cores
 from runtime.errors import UserError
@@ -103,6 +103,8 @@ def _memory(found: argparse.Namespace) -> bench_memory.Report:
 
 
 def _speed(found: argparse.Namespace) -> bench_speed.Report:
+    if found.ops != "triton":
+        lean_torch.load()
     from runtime import bench_speed  # in this process, so torch is loaded
 
     ops: Column = "cpu" if found.ops == "auto" else found.ops

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runtime import fit
+from runtime import fit, lean_torch
 from runtime.bench_worker import WorkerError
 from runtime.machine import native_functions
 from runtime.protocol import Load
@@ -96,6 +96,7 @@ def peak(command: Sequence[str]) -> int:
 
 def fill(load: Load) -> SequenceState:
     """Load, and take all the memory that a conversation of the whole context takes; its last rows are staged."""
+    lean_torch.load()
     import torch
 
     from runtime.loading import open_chat_model

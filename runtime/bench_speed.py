@@ -83,6 +83,7 @@ def measure(
     hidden = model.forward([_TOKEN], state)
     model.logits(hidden)
     load = time.perf_counter() - started
+    del state, hidden
     weights = loaded.gguf.file_bytes
     rate, used = _prefill(model, prefill, repeats) if prefill else (0.0, 0.0)
     return Report(

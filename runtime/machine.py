@@ -74,9 +74,14 @@ def cpu() -> str:
     return platform.machine()
 
 
+def gpu_driver() -> bool:
+    """Whether there may be a GPU."""
+    return Path("/proc/driver/nvidia/version").exists() or Path("/dev/kfd").exists() or bool(shutil.which("nvidia-smi"))
+
+
 def gpus() -> tuple[Gpu, ...]:
     """Through torch, which is asked only where a driver is."""
-    if not (Path("/proc/driver/nvidia/version").exists() or Path("/dev/kfd").exists() or shutil.which("nvidia-smi")):
+    if not gpu_driver():
         return ()
     with suppress(Exception):  # whatever a broken driver does, models run on the processor
         import torch

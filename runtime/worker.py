@@ -127,6 +127,10 @@ class Worker:
             self._rest()
 
     def _load(self, command: Load) -> None:
+        from runtime import lean_torch
+
+        if command.ops != "triton":
+            lean_torch.load()
         from runtime.loading import open_chat_model
         from runtime.models.loading import check_model
 

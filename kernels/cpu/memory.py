@@ -27,7 +27,7 @@ _CHUNK = 32 << 20
 _OWN = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _LASTING = 32 << 10  # bytes from which memory of its own is worth the call
 _PASSING = 256 << 10  # bytes from which the heap's holes matter
-_LOOSE = 2  # times what is asked for, up to which a room is not too large
+_LOOSE = 2  # times the size that is asked for, up to which a room is not too large
 
 
 class Arena:
@@ -65,14 +65,25 @@ class Rooms:
         return torch.frombuffer(held, dtype=dtype).view(tuple(shape))
 
     def _take(self, nbytes: int) -> Tensor:
-        """The smallest that is free and large enough, or a new one."""
-        fits = [i for i, room in enumerate(self._free) if nbytes <= len(room) <= _LOOSE * nbytes]
+        """The smallest that is free and large enough, of several the one used last, or a new one."""
+        size = _size(nbytes)
+        fits = [i for i, room in enumerate(self._free) if nbytes <= len(room) <= _LOOSE * size]
         if not fits:
-            return _pages(nbytes)
-        return self._free.pop(min(fits, key=lambda i: len(self._free[i])))
+            return _pages(size)
+        return self._free.pop(min(fits, key=lambda i: (len(self._free[i]), -i)))
 
     def _leave(self, room: Tensor) -> None:
         self._free.append(room)
+
+
+@functools.cache
+def _size(nbytes: int) -> int:
+    """Of a room, one of few, so that rooms of a layer are of use to the next kind of layer: 2ⁿ or 3·2ⁿ, with a
+    sixteenth to spare, as what layers need is often 2ⁿ or a little more. What is not touched takes no memory.
+    """
+    wanted = nbytes + nbytes // 16
+    power = 1 << (wanted - 1).bit_length()
+    return power * 3 // 4 if wanted <= power * 3 // 4 else power
 
 
 @functools.cache

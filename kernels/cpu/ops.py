@@ -138,7 +138,7 @@ def delta_gates(machine: Machine, alpha: Tensor, beta: Tensor, a: Tensor, dt_bia
 def delta_recurrent(
     machine: Machine, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    states = empty((v.shape[0], *state.shape))
+    states = lasting((v.shape[0], *state.shape))
     return _delta_rule(machine, q, k, v, g, beta, state, states, states[0].nbytes), states
 
 

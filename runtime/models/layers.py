@@ -109,13 +109,15 @@ class GatedDeltaNet:
         rows = x.shape[0]
         qkv, z, alpha, beta = self._projected(x)
         mixed, inputs = self.ops[causal_conv1d](qkv, past.window, self.ssm_conv1d)
+        del qkv  # of a long piece these are the most that there is at once
+        if not each and rows > 1:
+            inputs = alone(inputs[rows:])  # all rows will be kept, so what lies before need not wait for that
         gates = self.ops[delta_gates](alpha, beta, self.ssm_a, self.ssm_dt)
         if each or rows == 1:
             o, states = self.ops[delta_recurrent](*self.config.heads(mixed), *gates, past.state)
         else:
             o, last = self.ops[delta_chunk](*self.config.heads(mixed), *gates, past.state)
             states = last[None]
-            inputs = alone(inputs[rows:])  # all rows will be kept, so what lies before need not wait for that
         return self._output(o, z), StagedState(inputs, states, rows, past.window.shape[0])
 
     def resume(self, x: Tensor, past: Past, *, each: bool) -> tuple[Tensor, Left]:

@@ -87,6 +87,8 @@ class Qwen35:
         self.check_ids(ids)
         if self.stepper and positions is None and self.stepper.takes(state, rows):
             return self.stepper.forward(ids, state, each=each)
+        if isinstance(self.stepper, Stepper) and rows > ROWS:
+            self.stepper.rest()
         at, mtp_at = self._place(start, rows, positions), self._mtp_place(rows, state)
         state.kv.reserve(start, rows)
         if state.mtp_kv:

@@ -214,6 +214,11 @@ class Stepper:
         """Whether its steps choose the tokens, as a rule."""
         return rules.native
 
+    def rest(self) -> None:
+        """Let go of the slabs that nobody holds, while many rows need the memory: together as large as the states."""
+        while (index := unheld(self._slabs)) is not None:
+            del self._slabs[index]
+
     def prepare(self, state: SequenceState, drafts: int) -> None:
         """Lay out the programs of steps with up to so many drafts, so that the first of them need not wait for it."""
         for made in range(drafts + 1):

@@ -54,6 +54,21 @@ def test_a_room_is_not_given_to_what_needs_little_of_it() -> None:
     assert rooms.empty((5 << 20,), torch.int8).data_ptr() == place
 
 
+def test_a_room_serves_what_needs_a_little_more() -> None:
+    """Layers of one kind leave rooms of 2ⁿ bytes, and those of another ask for an eighth more."""
+    rooms = Rooms()
+    place = rooms.empty((256, 8192)).data_ptr()
+    assert rooms.empty((256, 9216)).data_ptr() == place
+
+
+def test_of_equal_rooms_the_one_that_was_used_last_is_taken() -> None:
+    rooms = Rooms()
+    first, second, third = (rooms.empty((1 << 20,)) for _ in range(3))
+    place = second.data_ptr()
+    del first, third, second
+    assert rooms.empty((1 << 20,)).data_ptr() == place
+
+
 def test_tensors_of_all_sizes_and_types_are_what_was_asked_for() -> None:
     rooms = Rooms()
     held = []

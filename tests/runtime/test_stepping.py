@@ -60,6 +60,22 @@ def read(model: Qwen35, ids: Sequence[int], kv: KVType = "f32") -> SequenceState
     return state
 
 
+def test_many_rows_need_not_share_memory_with_slabs_that_nobody_holds(model: Qwen35, stepper: Stepper) -> None:
+    held, left = read(model, IDS[:20]), read(model, IDS[:20])
+    for state in (held, left):
+        model.forward([IDS[20]], state)
+        state.commit()
+    assert len(stepper._slabs) > 1
+    assert isinstance(held.recurrent, Carried)
+    slab = held.recurrent.slab
+    del state, left
+    read(model, IDS[:20])
+    assert stepper._slabs == [slab]
+    model.forward(IDS[21:40], held)
+    held.commit()
+    assert_same_state(held, read(model, IDS[:40]))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_any_part_of_each_step_may_be_kept(
     model: Qwen35, stepper: Stepper, monkeypatch: pytest.MonkeyPatch, seed: int
