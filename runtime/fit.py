@@ -2,13 +2,14 @@
 
 What a load takes, in bytes:
 
-    base      the interpreter and torch (158 MB), the file's header (63 MB), native functions and what makes them
-              (30 MB), the tokenizer and the template (80 MB), as measured; 30 MB of it go back after the load
+    base      the interpreter and torch (130 MB), native functions and what makes them (32 MB), the family's
+              vocabulary (80 MB), as measured; what has a smaller one is a file smaller than that
     weights   the tensors as they are packed, which is the file without its header, and 2.5 % of large pages not filled
     kv        2 · attention layers · KV heads · head dim · 4 per token (in 8 bits: 1, and a scale of 4 for each head)
     mtp       the same of the MTP block's one layer
     state     value heads · 128 · 128 · 4 of each DeltaNet layer, and its convolution's window
-    steps     what a decode step leaves, twice: the states again, with the inputs of its rows
+    steps     what a decode step leaves, twice: the states again, with the inputs of its rows; it is let go while a
+              prompt is read, and the state is there twice less while tokens are decoded
     work      what the rows of the longest piece of prefill are at once, see `work`
 
 A token is decoded in the time in which the weights that it needs, its keys and values and its states come from memory;
@@ -29,7 +30,7 @@ BLOCK = 256  # tokens of keys and values that are allocated at once
 ROWS = 5  # of a decode step at most
 VOCABULARY = 248_320
 _HEADER = 11_000_000  # bytes of vocabulary and merges in a file of this family
-_BASE = 301_000_000
+_BASE, _VOCABULARY = 162_000_000, 80_000_000
 _FILLED = 1.025
 _UNEVEN = 1.2  # rooms are not of the very size of what is in them
 _BEGINNING = 1024  # tokens
@@ -53,7 +54,8 @@ class Need:
 
     @property
     def total(self) -> int:
-        return self.base + self.weights + self.kv + self.mtp + self.state + self.steps + self.work
+        decoding = self.state * (COPIES - 2) // COPIES + self.steps
+        return self.base + self.weights + self.kv + self.mtp + max(self.state + self.work, decoding)
 
 
 def read(path: Path) -> tuple[ModelConfig, int]:
@@ -75,9 +77,10 @@ def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "a
     window = 4 * (delta.conv_kernel - 1) * delta.conv_channels
     state = deltas * (4 * delta.value_heads * delta.head_dim**2 + window)
     rows = min(config.prefill_chunk, context)
+    header, vocabulary = (_HEADER, _VOCABULARY) if file_bytes > _HEADER else (0, 0)
     return Need(
-        base=_BASE,
-        weights=round(_FILLED * max(file_bytes - _HEADER, 0)),
+        base=_BASE + vocabulary,
+        weights=round(_FILLED * (file_bytes - header)),
         kv=config.attention_layers * per_layer,
         mtp=config.mtp_layers * per_layer,
         state=COPIES * state,

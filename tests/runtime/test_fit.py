@@ -78,6 +78,21 @@ def test_state_and_keys_of_the_4b_are_those_that_are_known() -> None:
     assert need.state / fit.COPIES == pytest.approx(50.3 * 2**20, rel=0.01)
 
 
+def test_reading_and_decoding_share_their_memory() -> None:
+    """While a prompt is read no slab is there; while tokens are decoded the two places to come back to, and slabs."""
+    need = fit.Need(base=1000, weights=100, kv=20, mtp=3, state=400, steps=200, work=10)
+    assert need.total == 1123 + 410
+    assert replace(need, steps=300, work=10).total == 1123 + 200 + 300
+
+
+def test_a_file_smaller_than_the_family_s_vocabulary_has_another() -> None:
+    config = known("Qwen3.5-0.8B")
+    small, large = fit.memory(config, 10_000_000, 256), fit.memory(config, 20_000_000, 256)
+    assert large.base - small.base == 80_000_000
+    assert small.weights == pytest.approx(10_000_000, rel=0.05)
+    assert large.weights == pytest.approx(9_000_000, rel=0.05)
+
+
 def test_verdicts() -> None:
     config = known("Qwen3.5-4B")
     gpu = Gpu("a card", 8 * GB, 8 * GB, used=True)
