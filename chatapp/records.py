@@ -89,8 +89,9 @@ def node_of(row: Sequence[Any]) -> Node:
 
 
 def title_of(conversation: Conversation) -> str:
-    """What it is called in a list."""
-    return conversation.name or conversation.title or "(untitled)"
+    """What it is called in a list: as the user called it last, by a title or else by its name."""
+    given = conversation.title if conversation.titled == "user" else ""
+    return given or conversation.name or conversation.title or "(untitled)"
 
 
 def called(key: str, conversations: Sequence[Conversation]) -> list[Conversation]:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from chatapp import unsent
 from chatapp.branch import Branch, Turn
+from chatapp.records import title_of
 from chatapp.store import Conversation, Node, Status, Store, StoreError
 from chatapp.thread import messages
 from chatapp.tree import Tree
@@ -209,8 +210,8 @@ class Session(Branch):
 
         def write() -> Conversation:
             origin = self._store.get(conversation.id) if conversation is not None else None
-            title = (origin.name or origin.title) if origin is not None else ""
-            return self._store.fork(thread, f"{title} (fork)" if title else "")
+            title = f"{title_of(origin)} (fork)" if origin is not None and (origin.name or origin.title) else ""
+            return self._store.fork(thread, title)
 
         return await self._in_order(write)
 

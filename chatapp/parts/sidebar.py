@@ -139,8 +139,8 @@ class SidebarPart(ChatBase):
     async def rename(self, title: str) -> None:
         key = self._open_one().id
         await self._change(lambda: self._store.rename(key, " ".join(title.split())))
-        told = f"called {clean_line(title, 40)} from now on" if title else "called by its first words from now on"
-        self._show_hint(told, 4.0)
+        name = title or self._open_one().name
+        self._show_hint(f"called {clean_line(name, 40) if name else 'by its first words'} from now on", 4.0)
 
     async def pin(self) -> None:
         key = self._open_one().id

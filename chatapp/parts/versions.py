@@ -132,9 +132,11 @@ class VersionsPart(ChatBase):
         if not self._session.thread:
             raise CommandError("There is nothing here yet that a new conversation could begin with.")
         await self.turns.stop()
+        several = any(self._session.versions(node.id)[1] > 1 for node in self._session.thread)
         made = await self._session.fork()
         await self.switch_to(made.id)
-        self.say("This is a new conversation that begins as the other did. Both go on by themselves.")
+        left = " Of messages with several versions it has the ones that were shown." if several else ""
+        self.say(f"This is a new conversation that begins as the other did.{left} Both go on by themselves.")
 
     async def switch_to(self, conversation_id: str | None, at: int | None = None) -> None:
         """Put this conversation away and show another, or with None a new one; `at`: this message in sight."""

@@ -217,7 +217,7 @@ def test_where_the_disk_is_full_nothing_half_written_stays(tmp_path: Path) -> No
 class TestMarkdown:
     def test_it_holds_what_is_shown_as_it_was_written(self, store: Store) -> None:
         text = exported(store, grown(store), "md")
-        assert text.startswith("# water\n")
+        assert text.startswith("# Rivers & <b>lakes</b>\n")
         assert "## You\n\nName *three* rivers <script>" in text
         assert "## Reply\n\nDouro, Tejo\n\n```python\nx = 1 < 2\n```\n" in text
         assert "Douro." not in text

@@ -11,6 +11,7 @@ from harness import Chat, here, running
 from textual.widgets import Input
 
 from chatapp.lookup import Hit
+from chatapp.options import ChatOptions
 from chatapp.sidebar import Sidebar, _age, _grouped
 from chatapp.store import Conversation, Store
 
@@ -162,6 +163,23 @@ async def test_it_pins_names_tags_deletes_and_takes_back(tmp_path: Path) -> None
         found = chat.store.get(first.id)
         assert found is not None
         assert (found.title, found.titled, found.pinned) == ("Fruit", "user", True)
+
+
+@pytest.mark.parametrize(("words", "told"), [("/rename Fruit", "Fruit"), ("/rename", "work")])
+@here("it asks for no reply")
+async def test_one_begun_with_a_name_is_called_by_the_title_it_is_given(tmp_path: Path, words: str, told: str) -> None:
+    store = Store(tmp_path / "conversations.db")
+    named = store.create(name="work")
+    store.add(named.id, None, "user", "apples")
+    store.rename(named.id, "Before")
+    store.close()
+    async with running(FakeBackend(), tmp_path, ChatOptions(conversation_id=named.id)) as chat:
+        await chat.send(words)
+        await chat.until(lambda: f"called {told} from now on" in chat.status())
+        await chat.pilot.press("ctrl+b")
+        await chat.until(lambda: chat.screen.query(Sidebar) and told in chat.text())
+        assert not ({"Before", "Fruit", "work"} - {told}) & set(chat.words().split())
+        assert chat.store.by_name("work") is not None  # by which --conversation finds it as before
 
 
 async def test_the_commands_do_the_same_to_the_open_one(tmp_path: Path) -> None:

@@ -298,6 +298,20 @@ async def test_a_fork_is_a_conversation_of_its_own(tmp_path: Path) -> None:
         assert [node.content for node in chat.store.thread(origin.id)] == ["first", "one"]
 
 
+async def test_a_fork_tells_that_it_has_the_versions_shown_alone(tmp_path: Path) -> None:
+    async with running(FakeBackend([say("one")], [say("two")]), tmp_path) as chat:
+        await chat.ask("first")
+        await chat.send("/fork")
+        await chat.until(lambda: "begins as the other did" in chat.words())
+        assert "versions" not in chat.words()
+        await chat.ask("/retry")
+        await chat.until(lambda: "‹ 2/2 ›" in chat.text())
+        await chat.send("/fork")
+        await chat.until(lambda: "several versions it has the ones that were shown" in chat.words())
+        forked = chat.store.conversations()[0]
+        assert [node.content for node in chat.store.nodes(forked.id)] == ["first", "two"]
+
+
 @here("it asks for no reply")
 async def test_there_is_nothing_to_fork_or_edit_in_a_new_conversation(tmp_path: Path) -> None:
     async with running(FakeBackend(), tmp_path) as chat:
