@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kernels.cpu.memory import trim
 from runtime.chat_template import ChatTemplate, Prompt
 from runtime.engine import Done, Engine, NewToken, Prefilled, Request, Thought
 from runtime.errors import UserError
@@ -144,6 +145,7 @@ class ChatModel:
             state.commit()
             model.logits(hidden[-1:])
         model.prepare_steps(state)
+        trim()
 
     def preload(self, cancelled: Callable[[], bool]) -> bool:
         """Bring to memory what the next turn is likely to go on from. Returns whether it got there."""

@@ -67,8 +67,8 @@ def load_model(
             config = dataclasses.replace(config, mtp_layers=1)
             notices = [*notices, f"Drafts come from {sidecar.path.name}, which lies beside the model."]
         make = partial(op_table, threads=threads or default_threads(), cache=native_functions())
+        trim()  # before LLVM comes in
         spread, told = _spread(make, ops, [gguf, *([sidecar] if sidecar else [])], config, room)
-        trim()
         table = spread.table
         keep_packed = table.column != "reference" or not _fits_unpacked(gguf)
         take_in: Callable[[str, QuantTensor], bool] = lambda name, tensor: not keep_packed  # noqa: E731
