@@ -7,7 +7,7 @@ a recurrent state cannot: going back further than the staged rows needs a `Check
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -15,9 +15,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from runtime.kv_cache import KVBlock, KVCache, KVType, alone
+from runtime.kv_cache import Home, KVBlock, KVCache, KVType, alone
 from runtime.models.config import ModelConfig
 from runtime.prefix import common_prefix
+
+_MEMORY = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class SequenceState:
     ids: list[int] = field(default_factory=list)
     hidden: Tensor | Row | None = None  # `last_hidden`, or where it is
     checkpoints: list[Checkpoint] = field(default_factory=list)  # in order of length
+    device: torch.device = _MEMORY  # of the hidden states
 
     _staged: Staged | None = None
 
@@ -147,29 +150,26 @@ class SequenceState:
         *,
         mtp: bool,
         kv: KVType = "f32",
-        card: torch.device | None = None,
-        memory: frozenset[int] = frozenset(),
+        home: Callable[[int], Home] = lambda layer: Home(),
+        device: torch.device = _MEMORY,
     ) -> SequenceState:
-        """`memory`: of the layers, the MTP block's last, those that are not on the card."""
+        """`home`: of a layer, the MTP block's being the last; `device`: of the hidden states."""
         delta = config.delta
+        homes = [home(index) for index in range(config.layers)]
         first = {
-            device: RecurrentState(
-                torch.zeros(delta.conv_kernel - 1, delta.conv_channels, device=device),
-                torch.zeros(delta.value_heads, delta.head_dim, delta.head_dim, device=device),
+            card: RecurrentState(
+                torch.zeros(delta.conv_kernel - 1, delta.conv_channels, device=card),
+                torch.zeros(delta.value_heads, delta.head_dim, delta.head_dim, device=card),
             )
-            for device in {card, None}
+            for card in {home.card for home in homes}
         }
-        attention = [index for index, recurrent in enumerate(config.recurrent) if not recurrent]
-        far = frozenset(place for place, index in enumerate(attention) if index in memory)
-        mtp_card = None if config.layers in memory else card
+        near = [home for home, recurrent in zip(homes, config.recurrent, strict=True) if not recurrent]
+        shape = config.kv_heads, config.head_dim, kv
         state = cls(
-            kv=KVCache(len(attention), config.kv_heads, config.head_dim, kv, card=card, memory=far),
-            mtp_kv=KVCache(1, config.kv_heads, config.head_dim, kv, card=mtp_card) if mtp else None,
-            recurrent=[
-                first[None if index in memory else card]
-                for index, recurrent in enumerate(config.recurrent)
-                if recurrent
-            ],
+            kv=KVCache(len(near), *shape, homes=near),
+            mtp_kv=KVCache(1, *shape, homes=[home(config.layers)]) if mtp else None,
+            recurrent=[first[home.card] for home, recurrent in zip(homes, config.recurrent, strict=True) if recurrent],
+            device=device,
         )
         state.checkpoint()  # the beginning can always be reached
         return state

@@ -55,7 +55,7 @@ def is_of_a_card(error: Exception, chat: ChatModel) -> bool:
 
 
 def free(chat: ChatModel) -> None:
-    """Let everything on the card go that can be made again, states that can be saved being saved first."""
+    """Let everything on the cards go that can be made again, states that can be saved being saved first."""
     with suppress(Exception):  # which may need memory itself
         chat.engine.pool.save(lambda: False)
     chat.engine.pool.clear()
@@ -64,7 +64,7 @@ def free(chat: ChatModel) -> None:
 
 
 def empty() -> None:
-    """Give the card back what nothing holds any more."""
+    """Give the cards, all of them, back what nothing holds any more."""
     import torch
 
     gc.collect()

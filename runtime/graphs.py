@@ -74,9 +74,9 @@ class _Tables(KVCache):
 
     def __init__(self, like: KVCache) -> None:
         layers, heads, _, dim = like.shape
-        super().__init__(layers, heads, dim, like.kind, [like.blocks[0]], like.card)
-        names = like.blocks[0].tensors
-        self._held = {name: torch.zeros(_BLOCKS, dtype=torch.long, device=like.card) for name in names}
+        super().__init__(layers, heads, dim, like.kind, [like.blocks[0]], like.homes)
+        tensors = like.blocks[0].tensors.items()
+        self._held = {name: torch.zeros(_BLOCKS, dtype=torch.long, device=tensor.device) for name, tensor in tensors}
         self._of: list[KVBlock] = []
 
     def card_table(self, name: str) -> Tensor:
@@ -211,7 +211,8 @@ class GraphStepper:
             part.copy_(fresh)
         if sampler:
             self._mark(sampler)
-        logits = self._perform(plan, caches, before, after, start)
+        with self._card.current():
+            logits = self._perform(plan, caches, before, after, start)
         state.stage(_StagedOnCard(tuple(ids), plan.each, after, self._carried))
         return after, logits
 
@@ -256,7 +257,9 @@ class GraphStepper:
             launch()  # which compiles what is new, and writes nothing that the graph would not write again
             try:
                 graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
+                # torch's own stream for this is of the first card that captured
+                stream = torch.cuda.Stream() if self._card.among_others else None
+                with torch.cuda.graph(graph, stream=stream):
                     logits = launch()
             except RuntimeError:  # a driver that cannot; the step has been done
                 self._plain = True

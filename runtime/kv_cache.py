@@ -17,12 +17,22 @@ BLOCK = 256  # tokens
 
 KVType = Literal["f32", "q8"]
 
-_IN_MEMORY = "memory_"
+
+@dataclass(frozen=True)
+class Home:
+    """Where some layers' part of a sequence lies: on a `card`, or what stands for it, whose kernels find blocks by
+    tables; or in memory. `name` begins the names of the tensors there.
+    """
+
+    name: str = ""
+    card: torch.device | None = None
 
 
 @dataclass
 class KVBlock:
     """Keys and values of `BLOCK` tokens in all attention layers, by name, [layers, Hkv, BLOCK, …] each.
+
+    Layers that lie elsewhere than others are in tensors of their own, which their home's name begins.
 
     `f32`: keys and values [layers, Hkv, BLOCK, D]. `q8`: the same in int8, and key_scales and value_scales
     [layers, Hkv, BLOCK], fp32: row = int8 · scale.
@@ -77,46 +87,45 @@ class KVCache:
         head_dim: int,
         kind: KVType = "f32",
         blocks: Sequence[KVBlock] = (),
-        card: torch.device | None = None,
-        memory: frozenset[int] = frozenset(),
+        homes: Sequence[Home] = (),
     ) -> None:
-        """`card`: the GPU, or what stands for it, whose kernels find the blocks by tables; `memory`: of its layers,
-        those whose rows are not there. Their tensors have names of their own.
-        """
-        self.memory = memory
+        """`homes`: of the layers, where not all of them are in memory; the layers of one are in one tensor."""
         self.shape = layers, kv_heads, BLOCK, head_dim  # of a block
         self.kind = kind
         self.blocks = list(blocks)
-        self.card = card
+        self.homes = tuple(homes) or (Home(),) * layers
+        self._counts: dict[Home, int] = {}  # of layers
+        self._places: list[tuple[int, Home]] = []
+        for home in self.homes:
+            before = self._counts.get(home, 0)
+            self._places.append((before, home))
+            self._counts[home] = before + 1
         self._card_tables: dict[str, tuple[list[int], Tensor]] = {}
 
     def new_block(self) -> KVBlock:
-        layers, *rest = self.shape
-        tensors = self._tensors((layers - len(self.memory), *rest), "", self.card)
-        if self.memory:
-            tensors |= self._tensors((len(self.memory), *rest), _IN_MEMORY, None)
+        tensors: dict[str, Tensor] = {}
+        for home, count in self._counts.items():
+            tensors |= self._tensors((count, *self.shape[1:]), home)
         return KVBlock(tensors)
 
-    def _tensors(self, shape: tuple[int, ...], prefix: str, device: torch.device | None) -> dict[str, Tensor]:
+    def _tensors(self, shape: tuple[int, ...], home: Home) -> dict[str, Tensor]:
         kind = torch.float32 if self.kind == "f32" else torch.int8
-        new = {f"{prefix}{name}": _lasting(shape, kind, device) for name in ("keys", "values")}
+        new = {f"{home.name}{name}": _lasting(shape, kind, home.card) for name in ("keys", "values")}
         if self.kind == "q8":
             names = ("key_scales", "value_scales")
-            new |= {f"{prefix}{name}": _lasting(shape[:-1], torch.float32, device) for name in names}
+            new |= {f"{home.name}{name}": _lasting(shape[:-1], torch.float32, home.card) for name in names}
         return new
 
     def card_table(self, name: str) -> Tensor:
-        """int64 [blocks] on the card: where each block's tensor of that name begins."""
-        begins = [block.tensors[name].data_ptr() if not block.tensors[name].is_meta else 0 for block in self.blocks]
+        """int64 [blocks], on the card where they are: where each block's tensor of that name begins."""
+        parts = [block.tensors[name] for block in self.blocks]
+        begins = [part.data_ptr() if not part.is_meta else 0 for part in parts]
         if self._card_tables.get(name, ([],))[0] != begins:
-            self._card_tables[name] = begins, torch.tensor(begins, device=self.card)
+            self._card_tables[name] = begins, torch.tensor(begins, device=parts[0].device)
         return self._card_tables[name][1]
 
     def layer(self, index: int) -> LayerCache:
-        before = sum(other < index for other in self.memory)
-        if index in self.memory:
-            return LayerCache(self, before, _IN_MEMORY)
-        return LayerCache(self, index - before)
+        return LayerCache(self, *self._places[index])
 
     def reserve(self, start: int, rows: int) -> None:
         """Make the positions from `start` free to be written; what another sequence relies on is copied first."""
@@ -152,7 +161,7 @@ class KVCache:
         """Another sequence's cache that begins with the first `length` rows of this one."""
         layers, kv_heads, _, head_dim = self.shape
         blocks = self.blocks[: -(-length // BLOCK)]
-        return KVCache(layers, kv_heads, head_dim, self.kind, blocks, self.card, self.memory)
+        return KVCache(layers, kv_heads, head_dim, self.kind, blocks, self.homes)
 
 
 @dataclass(frozen=True)
@@ -160,8 +169,8 @@ class LayerCache:
     """One layer's part of a sequence's cache."""
 
     cache: KVCache
-    index: int  # among those whose tensors have names with this prefix
-    prefix: str = ""
+    index: int  # among those of its home
+    home: Home
 
     @property
     def kind(self) -> KVType:
@@ -185,8 +194,8 @@ class LayerCache:
 
     def _all(self, name: str) -> Sequence[Tensor]:
         """Per block [Hkv, BLOCK, …]."""
-        name = self.prefix + name
+        name = self.home.name + name
         parts = [block.tensors[name][self.index] for block in self.cache.blocks]
-        if self.cache.card is None or self.prefix:
+        if self.home.card is None:
             return parts
         return Blocks(parts, self.cache.card_table(name), self.index * parts[0].numel())

@@ -91,7 +91,7 @@ def _load(command: Load, progress: Callable[[int, int], None]) -> tuple[LoadedMo
     try:
         if column == "triton" and auto and (wrong := wrong_ops(op_table("triton"))):
             raise RuntimeError(f"it gets {', '.join(wrong)} wrong")
-        return load_model(command.path, column, *rest), []
+        return load_model(command.path, column, *rest, wrong=wrong_ops if auto else None), []
     except Exception as error:  # of the card: its memory, its driver, or a kernel that does not compile for it
         if isinstance(error, UserError) or column != "triton" or not torch.cuda.is_available():
             raise
@@ -123,8 +123,8 @@ def _snapshots(
     if command.snapshots is None:
         return None
     try:
-        model, places = loaded.model, sorted(loaded.model.spread.in_memory)
-        column = model.ops.column + "".join(f" {index}" for index in places)
+        model = loaded.model
+        column = model.ops.column + model.spread.pattern
         key = fingerprint(loaded.gguf.paths, column, command.kv_type, "mtp" if model.mtp else "")
     except OSError:
         return None  # a file that can be mapped but no longer read: it has other things to worry about

@@ -1,13 +1,15 @@
 """What of a model lies on which card, and what stays in memory, decided before anything is loaded.
 
-Everything lies on the card if it fits. If not, experts stay in memory first, layer by layer from the last on: of a
-token's time they are the smallest part of many bytes, and those that are chosen often are kept on the card all the
-same, as far as there is room. Then whole layers stay, from the first on. Several cards share the layers in order, each
-as many as its free memory holds.
+Everything lies on one card if it fits there. If not, several cards share the layers in order, each as many as its free
+memory holds. If that does not suffice, experts stay in memory first, layer by layer from the last on: of a token's time
+they are the smallest part of many bytes, and those that are chosen often are kept on the layer's card all the same, as
+far as there is room. Then whole layers stay, from the first on. Embeddings and head lie together on one of the cards,
+the last by preference, where the MTP block reads them too: they may be one tensor.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -19,6 +21,7 @@ Where = int | Literal["memory"]  # a card's number
 _RESERVE = 600 << 20  # bytes of a card for its driver, kernels and workspaces
 _SHARE = 0.96  # of the rest: what the allocator cannot use
 _COPIES = 4  # of the recurrent state: the live one, the next one, and two places to come back to
+_LAYER = re.compile(r"blk\.(\d+)\.(?!nextn\.(?:embed_tokens|shared_head))")
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,9 @@ class LayerSize:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of a model: its layers in order, the MTP block last, and the embeddings and the head."""
+    """Bytes of a model: its layers in order, the MTP block last; the embeddings; and the head, where that is another
+    tensor, with those of both that the MTP block brings.
+    """
 
     layers: tuple[LayerSize, ...]
     embeddings: int
@@ -47,7 +52,10 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where each layer lies, and where its experts do; `cached`: bytes for experts that are chosen often."""
+    """Where each layer lies, where its experts do, and where embeddings and head do, together.
+
+    `cached`: bytes of a card for experts that are chosen often.
+    """
 
     layers: tuple[Where, ...]
     experts: tuple[Where, ...]
@@ -56,16 +64,20 @@ class Placement:
     used: Mapping[int, int] = field(default_factory=dict)  # bytes by card
 
     @property
+    def cards(self) -> frozenset[int]:
+        """Those that anything lies on."""
+        return frozenset(where for where in (*self.layers, *self.experts, self.head) if where != "memory")
+
+    @property
     def whole(self) -> bool:
         """Whether nothing stays in memory."""
         return "memory" not in (*self.layers, *self.experts, self.head)
 
     def sentence(self) -> str:
         """For the user."""
-        cards = sorted({where for where in (*self.layers, self.head) if where != "memory"})
-        if not cards:
+        if not self.cards:
             return "No card has room for a layer: the model runs on the processor."
-        on = "the GPU" if len(cards) == 1 else f"{len(cards)} GPUs"
+        on = "the GPU" if len(self.cards) == 1 else f"{len(self.cards)} GPUs"
         if self.whole:
             return f"The whole model is on {on}."
         layers = self.layers.count("memory")
@@ -84,24 +96,40 @@ def _counted(layers: int) -> str:
     return "1 layer" if layers == 1 else f"{layers} layers"
 
 
+def layer_of(name: str) -> int | None:
+    """The number of the layer that reads a tensor; None: it is read where embeddings and head are, the MTP block's own
+    embeddings and head included.
+    """
+    found = _LAYER.match(name)
+    return int(found[1]) if found else None
+
+
 def sizes(tensors: Mapping[str, int], config: ModelConfig, context: int, kv_row: int, work: int) -> Sizes:
     """From the bytes of a file's tensors; `kv_row`: of a token in one attention layer."""
-    delta = config.delta
+    delta, count = config.delta, config.layers + config.mtp_layers
     state = _COPIES * 4 * delta.value_heads * delta.head_dim**2
-    layers = []
-    for index in range(config.layers + config.mtp_layers):
-        own = {name: size for name, size in tensors.items() if name.startswith(f"blk.{index}.")}
-        experts = sum(size for name, size in own.items() if "_exps." in name)
-        recurrent = index < config.layers and config.recurrent[index]
-        layers.append(LayerSize(sum(own.values()) - experts, experts, state if recurrent else context * kv_row))
-    head = tensors.get("output.weight", 0)
+    weights, experts, head = [0] * count, [0] * count, 0
+    for name, size in tensors.items():
+        index = layer_of(name)
+        if index is None:
+            head += size if name != "token_embd.weight" else 0
+        elif index < count:
+            part = experts if "_exps." in name else weights
+            part[index] += size
+    states = [state if recurrent else context * kv_row for recurrent in config.recurrent]
+    states += [context * kv_row] * config.mtp_layers
+    layers = map(LayerSize, weights, experts, states)
     return Sizes(tuple(layers), tensors.get("token_embd.weight", 0), head, work)
 
 
 def place(need: Sizes, free: Sequence[int]) -> Placement:
     """`free`: bytes that are free on each card, in the order in which they take layers."""
     rooms = [max(round(_SHARE * (bytes_ - _RESERVE)), 0) for bytes_ in free]
-    if found := _all(need, rooms, len(need.layers)):
+    every = len(need.layers)
+    for card in range(len(rooms)):  # on one, a step is one graph
+        if found := _filled(need, rooms, every, [card], card):
+            return found
+    if found := _all(need, rooms, every):
         return found
     # Experts go to memory one layer more at a time, until the rest fits.
     moe = [index for index, layer in enumerate(need.layers) if layer.experts]
@@ -112,27 +140,36 @@ def place(need: Sizes, free: Sequence[int]) -> Placement:
 
 
 def _all(need: Sizes, rooms: Sequence[int], until: int) -> Placement | None:
-    """All layers on the cards in order, with the experts of those before `until`; None if they do not fit."""
-    if not rooms:
-        return None
-    used, card = [0] * len(rooms), 0
+    """All layers on the first few cards, with the experts of those before `until`; None if they do not fit."""
+    for count in range(1, len(rooms) + 1):
+        for head in reversed(range(count)):
+            if found := _filled(need, rooms, until, range(count), head):
+                return found
+    return None
+
+
+def _filled(
+    need: Sizes, rooms: Sequence[int], until: int, cards: Sequence[int], head: int
+) -> Placement | None:  # fmt: skip
+    """The same on these cards in order, with embeddings and head on one of them."""
+    used = [0] * len(rooms)
+    used[head] = need.embeddings + need.head
+    left = list(cards)
     layers: list[Where] = []
     experts: list[Where] = []
-    for index, layer in enumerate(need.layers if rooms else ()):
+    for index, layer in enumerate(need.layers):
         stays = index >= until and layer.experts > 0
         size = layer.weights + layer.state + (0 if stays else layer.experts)
-        extra = need.embeddings if index == 0 else 0
-        while card < len(rooms) and used[card] + size + extra + need.work > rooms[card]:
-            card += 1
-        if card == len(rooms):
+        while left and used[left[0]] + size + need.work > rooms[left[0]]:
+            del left[0]
+        if not left:
             return None
-        used[card] += size + extra
-        layers.append(card)
-        experts.append("memory" if stays else card)
-    if used[card] + need.head + need.work > rooms[card]:
+        used[left[0]] += size
+        layers.append(left[0])
+        experts.append("memory" if stays else left[0])
+    if used[head] + need.work > rooms[head]:
         return None
-    used[card] += need.head
-    return Placement(tuple(layers), tuple(experts), card, {}, _with_work(need, used))
+    return Placement(tuple(layers), tuple(experts), head, {}, _with_work(need, used))
 
 
 def _some(need: Sizes, rooms: Sequence[int]) -> Placement:

@@ -26,7 +26,7 @@ class PlaceFiles:
         """`state`: any of the model; `hidden`: its width."""
         place = Checkpoint(0, tuple(state.recurrent), torch.empty(hidden))
         self._devices = [layer.state.device for layer in state.recurrent]
-        self._hidden_device = state.kv.card or torch.device("cpu")
+        self._hidden_device = state.device
         self._shapes = {kind: _meta(_tensors(place, kind)) for kind in (_EXACT, _ROUNDED)}
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -45,6 +46,7 @@ class Card:
     device: torch.device
     way: Literal["compiled", "interpreted", "noted"]
     target: str = "sm_90"  # the architecture, as `ahead.TARGETS` names it
+    among_others: bool = False  # whether the machine has more than one, so that another may be the current device
     launches: list[Launch] = field(default_factory=list)
     _packed: dict[tuple[int, str, tuple[int, ...], tuple[int, ...]], tuple[QuantTensor, Packed]] = field(
         default_factory=dict
@@ -53,9 +55,10 @@ class Card:
 
     @classmethod
     def here(cls, index: int = 0) -> Card:
-        """This machine's GPU, or the interpreter. Raises ImportError where Triton is missing."""
+        """One of this machine's GPUs, or the interpreter. Raises ImportError where Triton is missing."""
         if torch.cuda.is_available():
-            return cls(torch.device("cuda", index), "compiled", _architecture(index))
+            several = torch.cuda.device_count() > 1
+            return cls(torch.device("cuda", index), "compiled", _architecture(index), several)
         return cls.interpreter()
 
     @classmethod
@@ -91,6 +94,13 @@ class Card:
             torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         )
 
+    def current(self) -> AbstractContextManager[Any]:
+        """Within it this card is the one on which Triton starts kernels, and on which torch captures graphs.
+
+        Torch's own operations need none: they run where their tensors are.
+        """
+        return torch.cuda.device(self.device) if self.among_others else nullcontext()
+
     def launch(
         self,
         kernel: Any,
@@ -106,6 +116,9 @@ class Card:
                 found = {id(a): a.numel() * a.itemsize for a in arguments if isinstance(a, Tensor)}
                 nbytes = sum(found.values())
             self.launches.append(Launch(kernel, arguments, constants, tuple(grid), warps, nbytes))
+        elif self.among_others:
+            with self.current():
+                self._run(kernel, tuple(grid), arguments, constants, warps)
         elif self.way == "compiled":
             self._run(kernel, tuple(grid), arguments, constants, warps)
         else:

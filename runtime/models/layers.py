@@ -33,13 +33,16 @@ from runtime.weights import Weights
 class Place:
     """Where the rows of a forward stand: after `start` tokens, at rotary angles [T, R/2].
 
-    `memory`: the same for layers that are there while others are on a card.
+    `others`: the same for layers that run elsewhere, by their op tables.
     """
 
     start: int
     cos: Tensor
     sin: Tensor
-    memory: Place | None = None
+    others: tuple[tuple[OpTable, Place], ...] = ()
+
+    def on(self, ops: OpTable) -> Place:
+        return next((place for table, place in self.others if table is ops), self)
 
     @property
     def rows(self) -> int:
@@ -209,9 +212,10 @@ class Block(Generic[Mixer]):
 
 def attend(block: Block[Attention], x: Tensor, cache: LayerCache, at: Place) -> Tensor:
     """The output of an attention layer, [T, H]; writes the rows' keys and values."""
+    at = at.on(block.ops)
     if block.ops.card:
         return fused.attend(block, x, cache, at)
-    return block.finish(x, block.mixer(block.normed(x), cache, at.memory or at))
+    return block.finish(x, block.mixer(block.normed(x), cache, at))
 
 
 class Trunk:
@@ -271,5 +275,4 @@ class MTPBlock:
 
     def remember(self, next_ids: Tensor, hidden: Tensor, cache: LayerCache, at: Place) -> None:
         """Write the rows' keys and values, no more."""
-        at = at.memory if at.memory and self.ops.card is None else at
-        self.block.mixer.remember(self.block.normed(self.join(next_ids, hidden)), cache, at)
+        self.block.mixer.remember(self.block.normed(self.join(next_ids, hidden)), cache, at.on(self.ops))

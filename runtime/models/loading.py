@@ -12,9 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from kernels.cpu.memory import trim
 from kernels.op import Column, OpTable, op_table
 from kernels.quants import QuantTensor
+from kernels.triton.card import Card
 from kernels.triton.layouts import LAYOUTS
 from runtime import fit
 from runtime.cores import default_threads
@@ -24,8 +27,10 @@ from runtime.machine import native_functions
 from runtime.models.config import ModelConfig, ModelError
 from runtime.models.qwen35 import Qwen35
 from runtime.models.spread import Spread
-from runtime.placement import Placement, Sizes, place, sizes
+from runtime.placement import Placement, Sizes, Where, place, sizes
 from runtime.weights import SIDECAR_SKIPPED, Weights
+
+Room = int | Sequence[int] | Placement | None
 
 REGISTRY = {"qwen35": Qwen35, "qwen35moe": Qwen35}
 
@@ -49,13 +54,16 @@ def load_model(
     progress: Callable[[int, int], None] = lambda done, total: None,
     threads: int | None = None,
     draft_vocabulary: int | None = None,
-    room: int | Placement | None = None,
+    room: Room = None,
+    wrong: Callable[[OpTable], Sequence[str]] | None = None,
 ) -> LoadedModel:
     """Open and load a GGUF file of the family. Raises GGUFError or ModelError, each one sentence for the user.
 
     `draft_vocabulary`: so many tokens can be drafted, and those that came up last; None: all.
-    `room`: bytes that are free on the card, or what lies where; None: the card is asked, the interpreter's has enough.
-    What does not fit stays in memory and runs in the `cpu` column, as the notices say.
+    `room`: bytes that are free on the card, or on each of several, or what lies where; None: all cards are asked, the
+    interpreter's has enough. What does not fit on one is spread over several, and what does not fit there stays in
+    memory and runs in the `cpu` column, as the notices say.
+    `wrong`: the ops that a card gets wrong, asked of all but the first; one that gets any wrong is left out.
     A file without an MTP block drafts with the one of a sidecar, `mtp-*.gguf`, that lies beside it and fits.
     """
     with contextlib.ExitStack() as files:
@@ -68,7 +76,7 @@ def load_model(
             notices = [*notices, f"Drafts come from {sidecar.path.name}, which lies beside the model."]
         make = partial(op_table, threads=threads or default_threads(), cache=native_functions())
         trim()  # before LLVM comes in
-        spread, told = _spread(make, ops, [gguf, *([sidecar] if sidecar else [])], config, room)
+        spread, told = _spread(make, ops, [gguf, *([sidecar] if sidecar else [])], config, room, wrong)
         table = spread.table
         keep_packed = table.column != "reference" or not _fits_unpacked(gguf)
         take_in: Callable[[str, QuantTensor], bool] = lambda name, tensor: not keep_packed  # noqa: E731
@@ -90,20 +98,50 @@ def load_model(
 
 
 def _spread(
-    make: Callable[[Column], OpTable], ops: Column, files: Sequence[GGUFFile], config: ModelConfig,
-    room: int | Placement | None,
+    make: Callable[[Column], OpTable], ops: Column, files: Sequence[GGUFFile], config: ModelConfig, room: Room,
+    wrong: Callable[[OpTable], Sequence[str]] | None,
 ) -> tuple[Spread, list[str]]:  # fmt: skip
-    """Where the model runs, and a sentence if that is not all in one place."""
+    """Where the model runs, and sentences if that is not all in one place."""
     table = make(ops)
-    room = table.card.free() if table.card and room is None else room
-    if table.card is None or room is None:
+    if table.card is None or (room is None and table.card.free() is None):
         return Spread(table), []
-    found = room if isinstance(room, Placement) else place(card_sizes(files, config), [room])
-    if found.whole:
-        return Spread(table), []
+    count = 1 + max(room.cards, default=0) if isinstance(room, Placement) else 1
+    if not isinstance(room, Placement | int):
+        count = torch.cuda.device_count() if room is None else len(room)
+    cards = [table, *(OpTable(table.column, card=Card.here(index)) for index in range(1, count))]
+    told: list[str] = []
+    if isinstance(room, Placement):
+        found = room
+    else:
+        free = [room] if isinstance(room, int) else list(map(_free, cards) if room is None else room)
+        found, told = _placed(card_sizes(files, config), free, cards, wrong)
     if found.head == "memory":
-        return Spread(make("cpu")), [found.sentence()]
-    return Spread(table, make("cpu"), found), [found.sentence()]
+        return Spread(make("cpu")), [*told, found.sentence()]
+    if found.whole and len(found.cards) == 1:
+        return Spread(cards[found.head]), told
+    tables: dict[Where, OpTable] = dict(enumerate(cards))
+    if not found.whole:
+        tables["memory"] = make("cpu")
+    return Spread.over(found, tables), [*told, found.sentence()]
+
+
+def _free(table: OpTable) -> int:
+    return (table.card.free() if table.card else 0) or 0
+
+
+def _placed(
+    need: Sizes, free: list[int], cards: Sequence[OpTable], wrong: Callable[[OpTable], Sequence[str]] | None
+) -> tuple[Placement, list[str]]:
+    """What lies where, and a sentence for each card that is left out."""
+    found, asked, told = place(need, free), {0}, list[str]()
+    while wrong and (more := found.cards - asked):
+        card = min(more)
+        asked.add(card)
+        if names := wrong(cards[card]):
+            told.append(f"GPU {card + 1} of {len(cards)} is left out: it gets {', '.join(names)} wrong.")
+            free[card] = 0
+            found = place(need, free)
+    return found, told
 
 
 def card_sizes(files: Sequence[GGUFFile], config: ModelConfig) -> Sizes:

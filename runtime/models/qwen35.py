@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -47,9 +48,11 @@ class Qwen35:
         self.mtp = MTPBlock(mtp_weights, config, spread, self.trunk) if config.mtp_layers else None
         self.rotary = RotaryEmbedding(config.rope)
         self.draft_head: DraftHead | None = None
+        attending = [block.ops for block in self.trunk.blocks if isinstance(block.mixer, Attention)]
+        self._attending = list({id(table): table for table in attending}.values())
         self._replay = Replay(ops.machine) if ops.machine else None
         self.stepper: Stepper | GraphStepper | None = Stepper(self, ops.machine) if ops.machine else None
-        if ops.card and spread.memory is None:
+        if ops.card and spread.placement is None:
             self.stepper = GraphStepper(self, ops.card)
 
     @property
@@ -62,9 +65,9 @@ class Qwen35:
             raise UnknownTokenError(next(id for id in ids if not 0 <= id < self.vocabulary), self.vocabulary)
 
     def new_state(self, kv: KVType = "f32") -> SequenceState:
-        card = self.ops.card.device if self.ops.card else None
-        memory = self.spread.in_memory
-        return SequenceState.empty(self.config, mtp=self.mtp is not None, kv=kv, card=card, memory=memory)
+        return SequenceState.empty(
+            self.config, mtp=self.mtp is not None, kv=kv, home=self.spread.home, device=self.ops.device
+        )
 
     @torch.inference_mode()
     def forward(
@@ -89,7 +92,7 @@ class Qwen35:
             return self.stepper.forward(ids, state, each=each)
         if isinstance(self.stepper, Stepper) and rows > ROWS:
             self.stepper.rest()
-        at, mtp_at = self._place(start, rows, positions), self._mtp_place(rows, state)
+        at, mtp_at = self._place(start, rows, positions, self._attending), self._mtp_place(rows, state)
         state.kv.reserve(start, rows)
         if state.mtp_kv:
             state.mtp_kv.reserve(mtp_at.start, mtp_at.rows)
@@ -186,7 +189,7 @@ class Qwen35:
             raise ValueError("this model has no MTP block")
         self.check_ids(next_ids)
         cache, rows = state.mtp_kv, len(next_ids)
-        at = self._place(start, rows, None)
+        at = self._place(start, rows, None, [self.mtp.ops])
         cache.reserve(start, rows)
 
         def work(inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -221,15 +224,15 @@ class Qwen35:
             return self.draft_head.logits(drafted)
         return self.ops[quant_matmul](drafted, self.mtp.shared_head_head)
 
-    def _place(self, start: int, rows: int, positions: Tensor | None) -> Place:
+    def _place(self, start: int, rows: int, positions: Tensor | None, tables: Sequence[OpTable]) -> Place:
+        """For layers that run on these tables."""
         if positions is None:
             positions = torch.arange(start, start + rows)
-        if self.ops.card is None:
-            return Place(start, *self.rotary(positions))
-        device = self.ops.card.device
         near = Place(start, *self.rotary(positions))
-        place = Position(start, torch.tensor([start], device=device))
-        return Place(place, near.cos.to(device), near.sin.to(device), near if self.spread.memory else None)
+        if self.ops.card is None:
+            return near
+        places = [(table, _brought(near, table)) for table in tables]
+        return places[0][1] if len(places) == 1 else replace(near, others=tuple(places))
 
     def _trunk(
         self,
@@ -245,6 +248,8 @@ class Qwen35:
         for block in self.trunk.blocks:
             if cancelled and cancelled():
                 raise Interrupted
+            # Between cards the host does not wait: the source's stream copies, the target's waits for that, and neither
+            # card's memory is used again before. To memory and from it, it does.
             x = x.to(block.ops.device)
             if isinstance(block.mixer, GatedDeltaNet):
                 x = recur(cast("Block[GatedDeltaNet]", block), x)
@@ -254,9 +259,10 @@ class Qwen35:
 
     def _mtp_place(self, rows: int, state: SequenceState) -> Place:
         """Where the MTP cache goes on: one row behind the trunk, since row t needs token t + 1."""
+        tables = [self.mtp.ops] if self.mtp else []
         if state.last_hidden is None:
-            return self._place(state.length, rows - 1, None)
-        return self._place(state.length - 1, rows, None)
+            return self._place(state.length, rows - 1, None, tables)
+        return self._place(state.length - 1, rows, None, tables)
 
     def _fill_mtp(self, ids: Tensor, hidden: Tensor, last: Tensor | None, state: SequenceState, at: Place) -> None:
         """Keep the MTP cache one row behind the trunk's: without its past the block drafts badly."""
@@ -266,3 +272,11 @@ class Qwen35:
             self.mtp.remember(ids, self.ops[shift_rows](last, hidden), state.mtp_kv.layer(0), at)
         else:
             self.mtp.remember(ids[1:], hidden[:-1], state.mtp_kv.layer(0), at)
+
+
+def _brought(at: Place, ops: OpTable) -> Place:
+    """A place in memory, as kernels of a card see it."""
+    if ops.card is None:
+        return at
+    start = Position(at.start, torch.tensor([at.start], device=ops.device))
+    return Place(start, at.cos.to(ops.device), at.sin.to(ops.device))

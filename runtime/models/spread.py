@@ -1,61 +1,76 @@
-"""A model spread over a card and memory: which column of the op table each of its parts runs on."""
+"""A model spread over cards and memory: which op table each of its parts runs on."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 
 from kernels.op import OpTable
 from kernels.quants import QuantTensor
-from runtime.placement import Placement
-
-_LAYER = re.compile(r"blk\.(\d+)\.(?!nextn\.(?:embed_tokens|shared_head))")
+from runtime.kv_cache import Home
+from runtime.placement import Placement, Where, layer_of
 
 
 @dataclass(frozen=True)
 class Spread:
-    """`table` runs all that `placement` does not leave in memory, and `memory` that; None: everything is on `table`.
+    """`table` runs embeddings, head and, without a `placement`, all the rest; with one, `tables` run what lies where.
 
-    Embeddings and head are always on `table`.
+    `table` is one of `tables`, the one where the head lies.
     """
 
     table: OpTable
-    memory: OpTable | None = None
+    tables: Mapping[Where, OpTable] = field(default_factory=dict)
     placement: Placement | None = None
+
+    @classmethod
+    def over(cls, placement: Placement, tables: Mapping[Where, OpTable]) -> Spread:
+        """`tables`: of the cards, by their numbers, and of memory, more perhaps than are needed."""
+        used = {placement.head, *placement.layers, *placement.experts}
+        return cls(tables[placement.head], {where: tables[where] for where in tables if where in used}, placement)
+
+    @property
+    def memory(self) -> OpTable | None:
+        """Of what is not on a card while others are."""
+        return self.tables.get("memory")
 
     def layer(self, index: int) -> OpTable:
         """Of a layer; the MTP block's comes after the trunk's."""
-        if self.memory and self.placement and self.placement.layers[index] == "memory":
-            return self.memory
-        return self.table
+        return self.tables[self.placement.layers[index]] if self.placement else self.table
 
     def experts(self, index: int) -> OpTable:
-        if self.memory and self.placement and self.placement.experts[index] == "memory":
-            return self.memory
-        return self.table
+        return self.tables[self.placement.experts[index]] if self.placement else self.table
 
     def room(self, index: int) -> int:
-        """Bytes of the card for those experts of a layer that are chosen often, where they lie in memory."""
+        """Bytes of a layer's card for those of its experts that are chosen often, where they lie in memory."""
         if self.placement is None:
             return 0
-        pairs = zip(self.placement.layers, self.placement.experts, strict=True)
-        sharing = [i for i, (layer, experts) in enumerate(pairs) if layer != experts == "memory"]
-        return sum(self.placement.cached.values()) // len(sharing) if index in sharing else 0
+        pairs = list(zip(self.placement.layers, self.placement.experts, strict=True))
+        card, experts = pairs[index]
+        if card == "memory" or experts != "memory":
+            return 0
+        return self.placement.cached.get(card, 0) // pairs.count((card, "memory"))
+
+    def home(self, index: int) -> Home:
+        """Where a layer's part of a sequence lies."""
+        where = self.placement.layers[index] if self.placement else 0
+        table = self.layer(index)
+        name = "memory_" if where == "memory" else f"card{where}_" if where else ""
+        return Home(name, table.device if table.card else None)
 
     @property
-    def in_memory(self) -> frozenset[int]:
-        """The layers that are."""
-        layers = self.placement.layers if self.memory and self.placement else ()
-        return frozenset(index for index, where in enumerate(layers) if where == "memory")
+    def pattern(self) -> str:
+        """How states lie: another one's cannot be read. Nothing where all layers are in one place."""
+        layers = self.placement.layers if self.placement else ()
+        return "".join(f" {where}" for where in layers) if len(set(layers)) > 1 else ""
 
     def of(self, name: str) -> OpTable:
         """Of a tensor, by its name in the file."""
-        found = _LAYER.match(name)
-        if found is None:
+        index = layer_of(name)
+        if index is None:
             return self.table
-        return self.experts(int(found[1])) if "_exps." in name else self.layer(int(found[1]))
+        return self.experts(index) if "_exps." in name else self.layer(index)
 
     def take_in(self, name: str, weight: QuantTensor) -> bool:
         """Pack a weight for where it is used; whether it is not read any more where it lies."""

@@ -40,11 +40,7 @@ def bytes_by_card(found: Placement, of: Sizes) -> dict[int, int]:
         if experts != "memory":
             used[experts] = used.get(experts, of.work) + layer.experts
     if found.head != "memory":
-        used[found.head] = used.get(found.head, of.work) + of.head
-        whole = found.layers[0] != "memory" and "memory" not in found.layers
-        first = found.layers[0] if whole else found.head
-        assert first != "memory"
-        used[first] = used.get(first, of.work) + of.embeddings
+        used[found.head] = used.get(found.head, of.work) + of.head + of.embeddings
     for card, size in found.cached.items():
         used[card] += size
     return used
@@ -94,7 +90,53 @@ def test_two_cards_share_the_layers_in_order() -> None:
     found = place(need("27b"), [16 * GB, 16 * GB])
     assert found.whole and set(found.layers) == {0, 1}
     assert list(found.layers) == sorted(found.layers)
+    assert found.head == 1  # with the MTP block, which reads embeddings and head too
     assert found.sentence() == "The whole model is on 2 GPUs."
+
+
+@pytest.mark.parametrize(
+    ("free", "where"), [([16, 80, 80], {1}), ([80, 16], {0}), ([8, 8, 16], {0, 1, 2}), ([16, 16, 16], {0, 1})]
+)
+def test_no_more_cards_than_are_needed(free: list[int], where: set[int]) -> None:
+    """One that holds all is better than several, wherever it comes."""
+    found = place(need("27b"), [size * GB for size in free])
+    assert found.whole and found.cards == where
+
+
+def test_embeddings_and_head_go_where_there_is_room_for_them() -> None:
+    """Beside them the second card has room for one layer, and 6 go there and on the first; the other way round, 7."""
+    of = Sizes((LayerSize(768 << 20, 0, 0),) * 7, 512 << 20, 512 << 20, 1 << 20)
+    found = place(of, [5 << 30, 3 << 30])
+    assert found.whole and found.layers == (0, 0, 0, 0, 1, 1, 1) and found.head == 0
+    assert found.used == {0: (4 << 30) + (1 << 20), 1: (2304 << 20) + (1 << 20)}
+    fewer = place(replace(of, layers=of.layers[1:]), [5 << 30, 3 << 30])
+    assert fewer.layers == (0, 0, 0, 0, 0, 1) and fewer.head == 1
+
+
+def test_two_cards_that_do_not_suffice_share_what_there_is_room_for() -> None:
+    """Of a sparse model all but experts, and those that are chosen often; of a dense one the last layers."""
+    found = place(of := need("35b-a3b"), [8 * GB, 6 * GB])
+    assert set(found.layers) == {0, 1} and "memory" in found.experts and set(found.cached) <= {0, 1}
+    assert found.used == pytest.approx(bytes_by_card(found, of))
+    assert found.sentence().startswith("The model does not fit on 2 GPUs: the experts of ")
+    found = place(need("27b"), [6 * GB, 8 * GB])
+    first = found.layers.count("memory")
+    assert found.head == 1 and found.layers == ("memory",) * first + (0,) * found.layers.count(0) + (1,) * (
+        65 - first - found.layers.count(0)
+    )
+    assert found.sentence() == f"The model does not fit on 2 GPUs: {first} of 65 layers run on the processor."
+
+
+def test_tensors_are_counted_where_they_are_read() -> None:
+    """The head is the embeddings, or a tensor of its own; those of the MTP block's own are where the trunk's are."""
+    config = SHAPES["4b"]
+    names = {"token_embd.weight": 1 << 40, "blk.0.attn_qkv.weight": 3, "blk.32.nextn.eh_proj.weight": 5}
+    tied = sizes(names, config, 100, 7, work=0)
+    assert (tied.embeddings, tied.head) == (1 << 40, 0)
+    assert [layer.weights for layer in tied.layers] == [3, *[0] * 31, 5]
+    assert tied.layers[3].state == tied.layers[32].state == 700
+    more = {"output.weight": 11, "blk.32.nextn.shared_head_head.weight": 13, "blk.32.nextn.embed_tokens.weight": 17}
+    assert sizes(names | more, config, 100, 7, work=0) == replace(tied, head=41)
 
 
 def test_without_room_or_card_all_is_in_memory() -> None:

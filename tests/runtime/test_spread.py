@@ -15,6 +15,7 @@ from kernels.quants import QuantTensor
 from kernels.triton.card import Card
 from runtime.cache import Checkpoint, SequenceState
 from runtime.gguf import GGUFFile
+from runtime.kv_cache import Home
 from runtime.models.config import ModelConfig
 from runtime.models.layers import MoEFFN
 from runtime.models.loading import LoadedModel, card_sizes, load_model
@@ -131,16 +132,16 @@ def test_a_sequence_is_where_its_layers_are(tmp_path: Path) -> None:
     with GGUFFile.open(MOE) as gguf:
         config = ModelConfig.from_metadata(gguf.metadata)
     meta = torch.device("meta")
-    state = SequenceState.empty(config, mtp=True, card=meta, memory=frozenset({1, 2}))
+    homes = [Home("memory_") if layer in (1, 2) else Home("", meta) for layer in range(LAYERS)]
+    state = SequenceState.empty(config, mtp=True, home=homes.__getitem__, device=meta)
     assert [layer.state.is_meta for layer in state.recurrent] == [True, False]
     state.kv.reserve(0, 1)
     block = state.kv.blocks[0]
-    assert {name: len(tensor) for name, tensor in block.tensors.items()} == {
-        "keys": 0, "values": 0, "memory_keys": 1, "memory_values": 1
-    }  # fmt: skip
-    assert block.tensors["keys"].is_meta and not block.tensors["memory_keys"].is_meta
+    assert {name: len(tensor) for name, tensor in block.tensors.items()} == {"memory_keys": 1, "memory_values": 1}
+    assert not block.tensors["memory_keys"].is_meta
     assert state.kv.layer(0).keys[0].data_ptr() == block.tensors["memory_keys"].data_ptr()
-    assert state.fork(0).kv.layer(0).prefix == "memory_"
+    assert state.fork(0).kv.layer(0).home == homes[2]
+    assert state.mtp_kv and state.mtp_kv.new_block().tensors["keys"].is_meta
 
     near = SequenceState.empty(config, mtp=True)
     place = Checkpoint(1, tuple(near.recurrent), torch.ones(config.hidden))

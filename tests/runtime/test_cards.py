@@ -1,0 +1,315 @@
+"""A model over several cards: on those of Triton's interpreter it gives one card's numbers, and on cards that only note
+each launch is given what lies on its own card.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from kernels.moe import experts
+from kernels.op import OpTable
+from kernels.quants import QUANTS, QuantTensor
+from kernels.triton.card import Card
+from runtime.cache import RecurrentState, SequenceState, StagedRows
+from runtime.gguf import GGUFFile
+from runtime.graphs import GraphStepper
+from runtime.kv_cache import KVType
+from runtime.loading import _snapshots
+from runtime.models.config import ModelConfig, MoEConfig
+from runtime.models.loading import card_sizes, load_model
+from runtime.models.qwen35 import Qwen35
+from runtime.models.spread import Spread
+from runtime.placement import Placement, Where
+from runtime.protocol import Load
+from runtime.shapes import SHAPES, ShapedWeights, q4_k_m
+from runtime.snapshots import SnapshotStore
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("needs triton", allow_module_level=True)
+
+GOLDENS = Path(__file__).parents[1] / "goldens"
+
+
+# numbers
+
+
+PROMPT = [5, 17, 3, 40, 8, 1, 99, 23, 77]  # more rows than a step has
+
+
+def conversation(
+    model: Qwen35, prompt: list[int] = PROMPT, kv: KVType = "f32"
+) -> tuple[list[Tensor], SequenceState]:  # fmt: skip
+    """A prompt, a step with two drafts of which one is kept, and a row on from a fork of that."""
+    state = model.new_state(kv)
+    hidden = model.forward(prompt, state)
+    state.commit()
+    state.checkpoint()
+    drafted = model.draft([9], hidden[-1:], state, state.length - 1)
+    verified = model.forward([9, 4, 2], state, each=True)
+    state.commit(2)
+    state = state.fork(state.length)
+    last = model.forward([6], state)
+    state.commit()
+    return [*map(model.logits, (hidden[-1:], verified, last)), model.draft_logits(drafted)], state
+
+
+def remembered(config: ModelConfig, state: SequenceState) -> Iterator[Tensor]:
+    """All of a state, layer by layer."""
+    assert state.mtp_kv and state.last_hidden is not None
+    attention = [state.kv.layer(index) for index in range(config.attention_layers)]
+    for layer in (*attention, state.mtp_kv.layer(0)):
+        rows = state.length - (layer.cache is state.mtp_kv)
+        yield from (torch.cat(list(part), dim=1)[:, :rows] for part in (layer.keys, layer.values))
+    for recurrent in state.recurrent:
+        yield from (recurrent.window, recurrent.state)
+    yield state.last_hidden
+
+
+def told(name: str, room: Placement | None, prompt: list[int] = PROMPT) -> tuple[Qwen35, list[Tensor]]:
+    """A model, and all that it makes of a conversation."""
+    model = load_model(GOLDENS / f"{name}.gguf", "triton", room=room).model
+    model.stepper = None  # so that on one card too it is done launch by launch
+    logits, state = conversation(model, prompt)
+    return model, [*logits, *remembered(model.config, state)]
+
+
+def test_three_cards_give_the_numbers_of_one() -> None:
+    """The MTP block is on the first card, embeddings and head on the second, attention on the third."""
+    where = (0, 1, 1, 2, 0)
+    _, wanted = told("tiny-dense", None)
+    model, found = told("tiny-dense", Placement(where, where, 1))
+    tables = [block.ops for block in model.trunk.blocks]
+    assert len({id(table.card) for table in tables}) == 3 and model.ops is tables[1]
+    assert model.mtp and model.mtp.ops is tables[0]
+    assert all(map(torch.equal, found, wanted)) and len(found) == len(wanted) == 4 + 4 + 6 + 1
+
+
+def spread_over(*where: Where) -> Spread:
+    cards: dict[Where, OpTable] = {index: OpTable("triton", card=Card.interpreter()) for index in range(3)}
+    return Spread.over(Placement(where, where, where[-1]), cards | {"memory": OpTable("reference")})
+
+
+def test_a_state_comes_back_from_the_disk_to_its_cards(tmp_path: Path) -> None:
+    """A full block and a part of one, of attention layers on two cards and of the MTP block on a third."""
+    config, spread = small(DENSE), spread_over(0, 0, 0, 0, 0, 1, 1, 1, 2)
+    new = partial(SequenceState.empty, config, mtp=True, home=spread.home)
+    state = new()
+    state.kv.reserve(0, 300)
+    assert state.mtp_kv
+    state.mtp_kv.reserve(0, 299)
+    generator = torch.Generator().manual_seed(1)
+    for block in state.blocks():
+        for tensor in block.tensors.values():
+            tensor.normal_(generator=generator)
+    assert list(state.kv.blocks[0].tensors) == ["keys", "values", "card1_keys", "card1_values"]
+    assert list(state.mtp_kv.blocks[0].tensors) == ["card2_keys", "card2_values"]
+    recurrent = [
+        RecurrentState(*(torch.randn(part.shape, generator=generator) for part in (layer.window, layer.state)))
+        for layer in state.recurrent
+    ]
+    hidden = torch.randn(1, config.hidden, generator=generator)
+    state.stage(StagedRows(tuple(range(300)), hidden.expand(300, -1), [], each=False))
+    state.commit()
+    state.recurrent = recurrent
+    store = partial(SnapshotStore, tmp_path, "key", new, config.hidden, 1 << 40, pytest.fail)
+    assert store().save("conversation", state, lambda: False)
+    there = store().find(range(301), 0)
+    assert there and there[1] == 300
+    back = store().load(*there)
+    assert back and back.ids == state.ids
+    found, wanted = list(remembered(config, back)), list(remembered(config, state))
+    assert all(map(torch.equal, found, wanted)) and len(found) == len(wanted) == 6 + 2 * 6 + 1
+
+
+def test_of_another_placement_no_state_is_taken(tmp_path: Path) -> None:
+    """Where all layers are on one card, whichever, states lie alike; where their experts are does not matter."""
+    command, path = Load("", ops="triton", snapshots=str(tmp_path)), GOLDENS / "tiny-moe.gguf"
+    states = {}
+    for layers in ((0, 0, 1, 1), (0, 1, 1, 1), (1, 1, 0, 0), (0, 0, "memory", "memory"), (0, 0, 0, 0), (1, 1, 1, 1)):
+        loaded = load_model(path, "triton", room=Placement(layers, layers, layers[0]))
+        store = _snapshots(command, loaded, loaded.model.new_state, pytest.fail)
+        assert store
+        states[layers] = store._folder
+    assert len(set(states.values())) == 5 and states[0, 0, 0, 0] == states[1, 1, 1, 1]
+
+
+@dataclass
+class Roomy(Card):
+    """An interpreter that says how much it can take."""
+
+    room: int = 0
+
+    def free(self) -> int:
+        return self.room
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Roomy]]:
+    """Makes this one with cards that have room for such parts of the dense model each."""
+    with GGUFFile.open(GOLDENS / "tiny-dense.gguf") as gguf:
+        whole = card_sizes([gguf], ModelConfig.from_metadata(gguf.metadata)).total
+
+    def made(*parts: float) -> list[Roomy]:
+        rooms = [(600 << 20) + round(part * whole / 0.96) for part in parts]
+        cards = [Roomy(torch.device("cpu"), "interpreted", room=room) for room in rooms]
+        monkeypatch.setattr(Card, "here", lambda index=0: cards[index])
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(cards))
+        return cards
+
+    return made
+
+
+def test_what_fits_on_one_card_lies_there(machine: Callable[..., list[Roomy]]) -> None:
+    """On any; and takes its steps as graphs."""
+    for parts, where in (((1.01,), 0), ((0.5, 1.01, 2), 1), ((2, 2), 0)):
+        cards = machine(*parts)
+        loaded = load_model(GOLDENS / "tiny-dense.gguf", "triton")
+        assert not loaded.notices and loaded.model.spread.placement is None
+        assert loaded.model.ops.card is cards[where] and isinstance(loaded.model.stepper, GraphStepper)
+
+
+def test_what_does_not_is_on_as_many_as_it_takes(machine: Callable[..., list[Roomy]]) -> None:
+    cards = machine(0.95, 0.95, 0.95)
+    loaded = load_model(GOLDENS / "tiny-dense.gguf", "triton")
+    assert loaded.notices == ["The whole model is on 2 GPUs."]
+    tables = loaded.model.spread.tables
+    assert {where: table.card for where, table in tables.items()} == {0: cards[0], 1: cards[1]}
+    assert cards[0]._packed.keys().isdisjoint(cards[1]._packed) and cards[0]._packed and not cards[2]._packed
+    assert loaded.model.stepper is None and not loaded.model.spread.memory
+
+
+def test_a_card_that_gets_ops_wrong_is_left_out(machine: Callable[..., list[Roomy]]) -> None:
+    """Those that are not needed are not asked."""
+    cards, asked = machine(0.95, 0.95, 0.95, 0.95), []
+
+    def wrong(table: OpTable) -> list[str]:
+        asked.append(table.card)
+        return ["add", "rope"] if table.card is cards[1] else []
+
+    loaded = load_model(GOLDENS / "tiny-dense.gguf", "triton", wrong=wrong)
+    assert loaded.notices == ["GPU 2 of 4 is left out: it gets add, rope wrong.", "The whole model is on 2 GPUs."]
+    assert loaded.model.spread.placement and loaded.model.spread.placement.cards == {0, 2}
+    assert all(one is other for one, other in zip(asked, cards[1:3], strict=True))
+
+
+# devices
+
+
+@dataclass
+class Strict(Card):
+    """A card that notes launches, on a device of its own, and takes no tensor of another."""
+
+    def launch(self, kernel: Any, grid: Any, *arguments: Any, **rest: Any) -> None:
+        for argument in arguments:
+            if isinstance(argument, Tensor):
+                assert argument.device == self.device, f"{kernel.fn.__name__} is given a tensor of {argument.device}"
+        super().launch(kernel, grid, *arguments, **rest)
+
+
+class Near(OpTable):
+    """The references, but for experts: which of them are chosen is not known without numbers."""
+
+    def __getitem__(self, op: Any) -> Any:
+        return (lambda x, *rest: torch.empty_like(x)) if op is experts else op.reference
+
+
+class SpreadWeights(ShapedWeights):
+    """Without numbers, on the devices of a spread."""
+
+    def __init__(self, config: ModelConfig, spread: Spread, tied: bool) -> None:
+        super().__init__(config, q4_k_m, tied, 512)
+        self._spread = spread
+
+    def take(self, name: str, *shape: int) -> QuantTensor:
+        quant, device = QUANTS[self._mix(name)], self._spread.device(name)
+        return QuantTensor(
+            torch.empty(*shape[:-1], quant.row_bytes(shape[-1]), dtype=torch.uint8, device=device), quant, shape
+        )
+
+    def dense(self, name: str, *shape: int) -> Tensor:
+        return torch.empty(*shape, device=self._spread.device(name))
+
+
+def small(name: str) -> ModelConfig:
+    """Eight layers and the MTP block, the fourth and the last attending."""
+    config = SHAPES[name]
+    moe = MoEConfig(4, 2, 256, 256) if config.moe else None
+    return replace(
+        config, hidden=256, ff=0 if moe else 256, layers=8, recurrent=config.recurrent[:8], heads=2, kv_heads=1,
+        head_dim=128, moe=moe, delta=replace(config.delta, key_heads=1, value_heads=2, head_dim=128),
+    )  # fmt: skip
+
+
+def strict(config: ModelConfig, placement: Placement, *, tied: bool = False) -> Qwen35:
+    """Over cards of different makes."""
+    targets = "sm_90", "gfx1100", "sm_80"
+    tables: dict[Where, OpTable] = {
+        index: OpTable("triton", card=Strict(torch.device("meta", index), "noted", target))
+        for index, target in enumerate(targets)
+    }
+    spread = Spread.over(placement, tables | {"memory": Near("reference")})
+    weights = SpreadWeights(config, spread, tied)
+    return Qwen35(weights, weights, config, spread)
+
+
+DENSE = "9b"
+SPARSE = "35b-a3b"
+M: Where = "memory"
+PLACEMENTS = {
+    "two cards": (DENSE, Placement((0, 0, 0, 0, 0, 1, 1, 1, 1), (0,) * 9, 1)),
+    "three, the head on the first": (DENSE, Placement((0, 0, 0, 1, 1, 1, 2, 2, 2), (0,) * 9, 0)),
+    "the MTP block on another than the head": (DENSE, Placement((0, 0, 0, 1, 1, 1, 2, 2, 0), (0,) * 9, 2)),
+    "two and memory": (DENSE, Placement((0, 0, 0, M, M, 1, 1, 1, 1), (0,) * 9, 0)),
+    "experts on two cards": (SPARSE, Placement((0,) * 5 + (1,) * 4, (0,) * 5 + (1,) * 4, 1)),
+    "experts in memory, and often chosen ones": (
+        SPARSE, Placement((0,) * 5 + (1,) * 4, (0, 0, *(M,) * 7), 1, {0: 1 << 21, 1: 1 << 21})
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tensors have devices and no numbers, and torch refuses to calculate with those of two."""
+    chosen = lambda ids: [[i % 4 for i in range(ids.shape[1])]] * len(ids)  # noqa: E731 — of experts
+    monkeypatch.setattr(FakeTensor, "tolist", chosen)
+    monkeypatch.setattr("runtime.kv_cache.lasting", lambda shape, dtype: torch.empty(tuple(shape), dtype=dtype))
+    with FakeTensorMode():
+        yield
+
+
+@pytest.mark.parametrize(("name", "kv"), [*((name, "f32") for name in PLACEMENTS), ("two and memory", "q8")])
+def test_no_launch_is_given_a_tensor_of_another_card(name: str, kv: KVType, apart: None) -> None:
+    shape, placement = PLACEMENTS[name]
+    placement = replace(placement, experts=placement.layers) if shape == DENSE else placement
+    model = strict(small(shape), placement, tied=name == "two cards")
+    logits, state = conversation(model, kv=kv)
+    assert {one.device for one in logits} == {model.ops.device}
+    for block in model.trunk.blocks:
+        assert block.ops.card is None or block.ops.card.launches
+    attending = [block.ops.device for block in model.trunk.blocks if hasattr(block.mixer, "attn_q")]
+    for index, device in enumerate(attending):
+        assert {part.device for part in (*state.kv.layer(index).keys, *state.kv.layer(index).values)} == {device}
+    state.rewind(0)
+    model.forward([1, 2], state)
+
+
+def test_a_tensor_of_another_card_would_be_found(apart: None) -> None:
+    """A layer of another model, a state that lies otherwise, a hidden state that is not brought over."""
+    config = small(DENSE)
+    layers = (0, 0, 0, 0, 0, 1, 1, 1, 1)
+    one, other = (strict(config, Placement(where, where, 1)) for where in (layers, layers[::-1]))
+    one.forward([1, 2, 3], one.new_state())
+    with pytest.raises((AssertionError, RuntimeError)):
+        one.forward([1, 2, 3], other.new_state())
+    with pytest.raises((AssertionError, RuntimeError)):
+        one.logits(torch.empty(1, config.hidden, device=torch.device("meta", 0)))
