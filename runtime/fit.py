@@ -136,8 +136,10 @@ def verdict(
     """For a model of this shape, and a file of this size, here or not."""
     context = min(context or DEFAULT_CONTEXT, config.trained_context)
     need = memory(config, file_bytes, context, kv_type).total
-    gpu = max((gpu.memory for gpu in machine.gpus if gpu.used), default=0)
-    room = round(_SHARE * machine.memory)
+    gpus = [gpu.memory for gpu in machine.gpus if gpu.used]
+    one, room = max(gpus, default=0), round(_SHARE * machine.memory)
+    gpu = one if need <= round(_SHARE * one) else sum(gpus)  # which share the layers
+    on = "the GPU" if gpu == one else f"{len(gpus)} GPUs"
     place = _place(need, room, round(_SHARE * gpu))
     tokens = None
     if place == "cpu" and machine.bandwidth:
@@ -147,8 +149,8 @@ def verdict(
         speed = f", about {tokens:.1f} tokens/s"
     amount = f"{need / 1e9:.1f} GB with {context:,} tokens of context"
     sentence = {
-        "gpu": f"fits on the GPU: {amount}",
-        "split": f"fits partly on the GPU, the rest in memory: {amount}",
+        "gpu": f"fits on {on}: {amount}",
+        "split": f"fits partly on {on}, the rest in memory: {amount}",
         "cpu": f"fits: {amount}{speed}",
         "no": f"does not fit: {amount}, of {machine.memory / 1e9:.1f} GB",
     }[place]

@@ -113,8 +113,9 @@ def _spread(
     if isinstance(room, Placement):
         found = room
     else:
-        free = [room] if isinstance(room, int) else list(map(_free, cards) if room is None else room)
-        found, told = _placed(card_sizes(files, config), free, cards, wrong)
+        need = card_sizes(files, config)
+        free = _free(need, cards) if room is None else [room] if isinstance(room, int) else [*room]
+        found, told = _placed(need, free, cards, wrong)
     if found.head == "memory":
         return Spread(make("cpu")), [*told, found.sentence()]
     if found.whole and len(found.cards) == 1:
@@ -125,8 +126,15 @@ def _spread(
     return Spread.over(found, tables), [*told, found.sentence()]
 
 
-def _free(table: OpTable) -> int:
-    return (table.card.free() if table.card else 0) or 0
+def _free(need: Sizes, cards: Sequence[OpTable]) -> list[int]:
+    """Bytes on each card. None is asked after one that holds all: asking takes some of its memory, and time."""
+    free: list[int] = []
+    for table in cards:
+        free.append((table.card and table.card.free()) or 0)
+        found = place(need, free)
+        if found.whole and len(found.cards) == 1:
+            break
+    return free
 
 
 def _placed(

@@ -34,6 +34,7 @@ from kernels.triton.layouts import LAYOUTS, Packed
 from runtime.models.config import MoEConfig
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
+from runtime.placement import Placement
 from runtime.probe import probe
 from runtime.sampling import Sampler, SamplingParams
 from runtime.shapes import SHAPES, VOCABULARY, Shaped, ShapedWeights, decode_bytes, q4_k_m
@@ -118,6 +119,8 @@ def check_goldens(note: Note, few: bool) -> None:
     for found in results:
         for name, result in found.items():
             note(name, result)
+    if few or torch.cuda.device_count() > 1:
+        note("tiny-dense over two cards", _over_cards(3 if few else 65))
 
 
 def _golden(name: str, few: bool = False) -> dict[str, Any]:
@@ -134,6 +137,19 @@ def _golden(name: str, few: bool = False) -> dict[str, Any]:
         return found | ({} if few else {f"{name}, tokens by drafts": f"{same} of {len(tokens)}"})
     except Exception as error:
         return {name: f"{type(error).__name__}: {error}"[:300]}
+
+
+def _over_cards(length: int) -> float | str:
+    """The distance of the logits, with embeddings and head on the second card."""
+    try:
+        with np.load(GOLDENS / "tiny-dense.npz") as known:
+            ids, wanted = [int(i) for i in known[f"ids_{length}"]], torch.from_numpy(known[f"logits_{length}"])
+        where = (0, 0, 1, 1, 1)
+        model = load_model(GOLDENS / "tiny-dense.gguf", "triton", room=Placement(where, where, 1)).model
+        logits = model.logits(model.forward(ids, model.new_state()))[-len(wanted) :].cpu()
+        return float((logits - wanted).norm() / wanted.norm())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:300]
 
 
 def drafted(model: Qwen35, prompt: list[int], count: int) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,3 +59,27 @@ def test_a_program_that_spills_gets_more_registers(
         card.launch(kernel, (1,), torch.zeros(4), 5, BN=8)
         assert kernel.made == made
     assert kernel.runs == [0, then, then]
+
+
+def test_of_several_cards_a_kernel_starts_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton takes the current device and its stream; the only card of a machine is always that."""
+    current: list[torch.device | None] = [None]
+
+    @contextmanager
+    def device(to: torch.device) -> Iterator[None]:
+        current.append(to)
+        yield
+        current.pop()
+
+    class Where:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return lambda *arguments, **options: started.append(current[-1]) or Program(0)
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    started: list[torch.device | None] = []
+    for among_others in (False, True):
+        cards = [Card(torch.device("cuda", i), "compiled", among_others=among_others) for i in range(2)]
+        for card in (cards[1], cards[0], cards[1]):
+            card.launch(Where(), (1,))
+    assert started == [None, None, None, torch.device("cuda", 1), torch.device("cuda", 0), torch.device("cuda", 1)]
+    assert current == [None]

@@ -5,11 +5,13 @@ each launch is given what lies on its own card.
 from __future__ import annotations
 
 import importlib.util
+import io
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,23 +23,27 @@ from kernels.op import OpTable
 from kernels.quants import QUANTS, QuantTensor
 from kernels.triton.card import Card
 from runtime.cache import RecurrentState, SequenceState, StagedRows
+from runtime.fallback import FREED, TO_PROCESSOR
 from runtime.gguf import GGUFFile
 from runtime.graphs import GraphStepper
 from runtime.kv_cache import KVType
 from runtime.loading import _snapshots
 from runtime.models.config import ModelConfig, MoEConfig
+from runtime.models.layers import MoEFFN
 from runtime.models.loading import card_sizes, load_model
 from runtime.models.qwen35 import Qwen35
 from runtime.models.spread import Spread
 from runtime.placement import Placement, Where
-from runtime.protocol import Load
+from runtime.protocol import Event, Finished, Generate, Load, Message, Notice, Sampling
 from runtime.shapes import SHAPES, ShapedWeights, q4_k_m
 from runtime.snapshots import SnapshotStore
+from runtime.worker import Inbox, Worker
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton", allow_module_level=True)
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
+M: Where = "memory"
 
 
 # numbers
@@ -46,12 +52,10 @@ GOLDENS = Path(__file__).parents[1] / "goldens"
 PROMPT = [5, 17, 3, 40, 8, 1, 99, 23, 77]  # more rows than a step has
 
 
-def conversation(
-    model: Qwen35, prompt: list[int] = PROMPT, kv: KVType = "f32"
-) -> tuple[list[Tensor], SequenceState]:  # fmt: skip
+def conversation(model: Qwen35, kv: KVType = "f32") -> tuple[list[Tensor], SequenceState]:
     """A prompt, a step with two drafts of which one is kept, and a row on from a fork of that."""
     state = model.new_state(kv)
-    hidden = model.forward(prompt, state)
+    hidden = model.forward(PROMPT, state)
     state.commit()
     state.checkpoint()
     drafted = model.draft([9], hidden[-1:], state, state.length - 1)
@@ -75,23 +79,45 @@ def remembered(config: ModelConfig, state: SequenceState) -> Iterator[Tensor]:
     yield state.last_hidden
 
 
-def told(name: str, room: Placement | None, prompt: list[int] = PROMPT) -> tuple[Qwen35, list[Tensor]]:
-    """A model, and all that it makes of a conversation."""
+def one_by_one(name: str, room: Placement | None) -> Qwen35:
+    """A model that makes its steps launch by launch, on one card too."""
     model = load_model(GOLDENS / f"{name}.gguf", "triton", room=room).model
-    model.stepper = None  # so that on one card too it is done launch by launch
-    logits, state = conversation(model, prompt)
-    return model, [*logits, *remembered(model.config, state)]
+    model.stepper = None
+    return model
 
 
 def test_three_cards_give_the_numbers_of_one() -> None:
     """The MTP block is on the first card, embeddings and head on the second, attention on the third."""
     where = (0, 1, 1, 2, 0)
-    _, wanted = told("tiny-dense", None)
-    model, found = told("tiny-dense", Placement(where, where, 1))
+    results = []
+    for room in (None, Placement(where, where, 1)):
+        model = one_by_one("tiny-dense", room)
+        logits, state = conversation(model)
+        results.append([*logits, *remembered(model.config, state)])
+    wanted, found = results
+    assert all(map(torch.equal, found, wanted)) and len(found) == len(wanted) == 4 + 4 + 6 + 1
     tables = [block.ops for block in model.trunk.blocks]
     assert len({id(table.card) for table in tables}) == 3 and model.ops is tables[1]
     assert model.mtp and model.mtp.ops is tables[0]
-    assert all(map(torch.equal, found, wanted)) and len(found) == len(wanted) == 4 + 4 + 6 + 1
+
+
+def test_experts_that_are_chosen_often_are_on_their_layers_cards() -> None:
+    """Two of five of each layer, on one card or on two."""
+    layers, each = (0, 0, 1, 1), 2 * 3 * 24 * 32 * 2  # bytes in float16
+    results = []
+    for where, cached in (((0,) * 4, {0: 4 * each}), (layers, {0: 2 * each, 1: 2 * each})):
+        model = one_by_one("tiny-moe", Placement(where, (M,) * 4, where[-1], cached))
+        state = model.new_state()
+        for ids in ([5, 17], [6]):
+            model.forward(ids, state)
+            state.commit()
+        results.append(list(remembered(model.config, state)))
+    assert all(map(torch.equal, *results)) and len(results[0]) == len(results[1])
+    for index, block in enumerate(model.trunk.blocks):
+        near = cast(MoEFFN, block.ffn).memory
+        assert near and near._card is model.spread.tables[layers[index]].card
+        assert len(near.hot.held) == 2 and near.misses
+    assert any(cast(MoEFFN, block.ffn).memory.hits for block in model.trunk.blocks)  # type: ignore[union-attr]
 
 
 def spread_over(*where: Where) -> Spread:
@@ -147,59 +173,102 @@ def test_of_another_placement_no_state_is_taken(tmp_path: Path) -> None:
 class Roomy(Card):
     """An interpreter that says how much it can take."""
 
-    room: int = 0
+    index: int = 0
+    room: int | None = None
 
     def free(self) -> int:
+        assert self.room is not None, "this one need not be asked"
         return self.room
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Roomy]]:
-    """Makes this one with cards that have room for such parts of the dense model each."""
+def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[weakref.ref[Card]]]:
+    """Gives this one cards with room for such parts of the dense model each, and says which have been made."""
     with GGUFFile.open(GOLDENS / "tiny-dense.gguf") as gguf:
         whole = card_sizes([gguf], ModelConfig.from_metadata(gguf.metadata)).total
 
-    def made(*parts: float) -> list[Roomy]:
-        rooms = [(600 << 20) + round(part * whole / 0.96) for part in parts]
-        cards = [Roomy(torch.device("cpu"), "interpreted", room=room) for room in rooms]
-        monkeypatch.setattr(Card, "here", lambda index=0: cards[index])
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(cards))
-        return cards
+    def set_up(*parts: float | None) -> list[weakref.ref[Card]]:
+        made: list[weakref.ref[Card]] = []
 
-    return made
+        def here(index: int = 0) -> Card:
+            part = parts[index]
+            room = None if part is None else (600 << 20) + round(part * whole / 0.96)
+            card = Roomy(torch.device("cpu"), "interpreted", index=index, room=room)
+            made.append(weakref.ref(card))
+            return card
+
+        monkeypatch.setattr(Card, "here", here)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(parts))
+        return made
+
+    return set_up
 
 
-def test_what_fits_on_one_card_lies_there(machine: Callable[..., list[Roomy]]) -> None:
-    """On any; and takes its steps as graphs."""
-    for parts, where in (((1.01,), 0), ((0.5, 1.01, 2), 1), ((2, 2), 0)):
-        cards = machine(*parts)
+Machine = Callable[..., list[weakref.ref[Card]]]
+
+
+def index_of(table: OpTable) -> int:
+    assert isinstance(table.card, Roomy)
+    return table.card.index
+
+
+def test_what_fits_on_one_card_lies_there(machine: Machine) -> None:
+    """On any, and none after it is asked; and it takes its steps as graphs."""
+    for parts, where in (((1.01,), 0), ((0.5, 1.01, None), 1), ((2, None), 0)):
+        machine(*parts)
         loaded = load_model(GOLDENS / "tiny-dense.gguf", "triton")
         assert not loaded.notices and loaded.model.spread.placement is None
-        assert loaded.model.ops.card is cards[where] and isinstance(loaded.model.stepper, GraphStepper)
+        assert index_of(loaded.model.ops) == where and isinstance(loaded.model.stepper, GraphStepper)
 
 
-def test_what_does_not_is_on_as_many_as_it_takes(machine: Callable[..., list[Roomy]]) -> None:
-    cards = machine(0.95, 0.95, 0.95)
+def test_what_does_not_is_on_as_many_as_it_takes(machine: Machine) -> None:
+    machine(0.95, 0.95, 0.95)
     loaded = load_model(GOLDENS / "tiny-dense.gguf", "triton")
     assert loaded.notices == ["The whole model is on 2 GPUs."]
     tables = loaded.model.spread.tables
-    assert {where: table.card for where, table in tables.items()} == {0: cards[0], 1: cards[1]}
-    assert cards[0]._packed.keys().isdisjoint(cards[1]._packed) and cards[0]._packed and not cards[2]._packed
+    assert {where: index_of(table) for where, table in tables.items()} == {0: 0, 1: 1}
+    first, second = (table.card._packed.keys() for table in tables.values() if table.card)
+    assert first and second and first.isdisjoint(second)
     assert loaded.model.stepper is None and not loaded.model.spread.memory
 
 
-def test_a_card_that_gets_ops_wrong_is_left_out(machine: Callable[..., list[Roomy]]) -> None:
+def test_a_card_that_gets_ops_wrong_is_left_out(machine: Machine) -> None:
     """Those that are not needed are not asked."""
-    cards, asked = machine(0.95, 0.95, 0.95, 0.95), []
+    machine(0.95, 0.95, 0.95, 0.95)
+    asked: list[int] = []
 
     def wrong(table: OpTable) -> list[str]:
-        asked.append(table.card)
-        return ["add", "rope"] if table.card is cards[1] else []
+        asked.append(index_of(table))
+        return ["add", "rope"] if asked[-1] == 1 else []
 
     loaded = load_model(GOLDENS / "tiny-dense.gguf", "triton", wrong=wrong)
     assert loaded.notices == ["GPU 2 of 4 is left out: it gets add, rope wrong.", "The whole model is on 2 GPUs."]
     assert loaded.model.spread.placement and loaded.model.spread.placement.cards == {0, 2}
-    assert all(one is other for one, other in zip(asked, cards[1:3], strict=True))
+    assert asked == [1, 2]
+
+
+def test_where_memory_ends_every_card_is_let_go(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chat is told where the model is; a step that two times finds no room sends it to the processor."""
+    cards = machine(0.95, 0.95)
+    events: list[Event] = []
+    worker = Worker(Inbox(io.BytesIO()), events.append)
+    worker._load(Load(str(GOLDENS / "tiny-dense.gguf"), ops="triton"))
+    assert "The whole model is on 2 GPUs." in [event.message for event in events if isinstance(event, Notice)]
+    del events[:]
+    plain = Qwen35.forward
+
+    def full(self: Qwen35, *arguments: Any, **options: Any) -> Tensor:
+        if self.ops.card:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return plain(self, *arguments, **options)
+
+    monkeypatch.setattr(Qwen35, "forward", full)
+    assert sum(card() is not None for card in cards) == 2
+    command = Generate("r", "c", (Message("user", "hello"),), Sampling(temperature=0, max_tokens=2), thinking=False)
+    worker._generate(command)
+    assert [event for event in events if isinstance(event, Notice)] == [FREED, TO_PROCESSOR]
+    assert isinstance(events[-1], Finished)
+    assert not any(card() for card in cards)
 
 
 # devices
@@ -264,7 +333,6 @@ def strict(config: ModelConfig, placement: Placement, *, tied: bool = False) -> 
 
 DENSE = "9b"
 SPARSE = "35b-a3b"
-M: Where = "memory"
 PLACEMENTS = {
     "two cards": (DENSE, Placement((0, 0, 0, 0, 0, 1, 1, 1, 1), (0,) * 9, 1)),
     "three, the head on the first": (DENSE, Placement((0, 0, 0, 1, 1, 1, 2, 2, 2), (0,) * 9, 0)),

@@ -102,6 +102,11 @@ def test_verdicts() -> None:
     assert fit.verdict(config, 10 * GB, replace(HERE, gpus=(gpu,))).place == "split"
     assert fit.verdict(config, 18 * GB, replace(HERE, gpus=(gpu,))).place == "split"
     assert fit.verdict(config, 30 * GB, replace(HERE, gpus=(gpu,))).place == "no"
+    two, three = (replace(HERE, gpus=(gpu,) * count) for count in (2, 3))
+    assert fit.verdict(config, 3 * GB, two).sentence.startswith("fits on the GPU: ")
+    assert fit.verdict(config, 10 * GB, two).sentence.startswith("fits on 2 GPUs: ")
+    assert fit.verdict(config, 18 * GB, two).sentence.startswith("fits partly on 2 GPUs, the rest in memory: ")
+    assert fit.verdict(config, 30 * GB, three).place == "split"
     large = fit.verdict(config, 15 * GB, HERE)
     assert large.place == "no" and "of 16.0 GB" in large.sentence and large.tok_per_s is None
 
