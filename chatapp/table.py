@@ -9,6 +9,7 @@ from typing import Literal
 from rich.cells import cell_len
 
 from chatapp.rows import BLANK, Row, Span, break_rows
+from chatapp.wrap import longest_word
 
 Align = Literal["left", "center", "right"]
 Cell = Sequence[Span]
@@ -25,8 +26,10 @@ def table(lines: Sequence[Sequence[Cell]], aligns: Sequence[Align], width: int) 
     """
     if not lines:
         return []
-    natural = [max(_cells(line[column]) for line in lines if column < len(line)) for column in range(len(lines[0]))]
-    widths = _fit(natural, width - _GAP * (len(natural) - 1))
+    columns = [[line[column] for line in lines if column < len(line)] for column in range(len(lines[0]))]
+    natural = [max(map(_cells, column)) for column in columns]
+    room = width - _GAP * (len(natural) - 1)
+    widths = [max(cells, 1) for cells in natural] if sum(natural) <= room else _fit(natural, _whole(columns), room)
     if widths is None:
         return _listed(lines, width)
     head, *body = [_line(line, widths, aligns) for line in lines]
@@ -39,20 +42,29 @@ def table(lines: Sequence[Sequence[Cell]], aligns: Sequence[Align], width: int) 
     return rows
 
 
-def _fit(natural: Sequence[int], room: int) -> list[int] | None:
-    """Column widths within `room`: the widest give way first; None if there are too many columns."""
+def _whole(columns: Sequence[Sequence[Cell]]) -> list[int]:
+    """What each column needs so that no word in it is broken."""
+    return [max(longest_word("".join(text for text, _ in cell)) for cell in column) for column in columns]
+
+
+def _fit(natural: Sequence[int], whole: Sequence[int], room: int) -> list[int] | None:
+    """Column widths within `room`: the widest give way first, words are broken last; None if it has no place for them.
+
+    `whole`: the widths below which words are broken.
+    """
     least = [min(cells, _NARROWEST) for cells in natural]
     if sum(least) > room:
         return None
-    widths = [max(cells, 1) for cells in natural]
-    low, high = 1, max(widths)
-    while sum(widths) > room and low < high:
+    floors = whole if sum(whole) <= room else least
+
+    def capped(cap: int) -> list[int]:
+        return [max(min(cells, cap), floor, 1) for cells, floor in zip(natural, floors, strict=True)]
+
+    low, high = 1, max(natural, default=1)
+    while low < high:
         cap = (low + high + 1) // 2
-        if sum(max(min(cells, cap), 1) for cells in natural) <= room:
-            low = cap
-        else:
-            high = cap - 1
-    return [max(min(cells, low), 1) for cells in natural] if sum(widths) > room else widths
+        low, high = (cap, high) if sum(capped(cap)) <= room else (low, cap - 1)
+    return capped(low)
 
 
 def _line(cells: Sequence[Cell], widths: Sequence[int], aligns: Sequence[Align]) -> list[Row]:

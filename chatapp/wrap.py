@@ -45,6 +45,11 @@ def wrap(text: str, width: int) -> list[int]:
     return breaks
 
 
+def longest_word(text: str) -> int:
+    """The cells of the widest part of a text that `wrap` would rather not break."""
+    return max((cell_len(word.group().rstrip()) for word in _WORD.finditer(text)), default=0)
+
+
 def _folds(text: str, width: int, used: int) -> Iterator[tuple[int, int]]:
     """Pairs of an offset and the cells of what follows it up to the next."""
     spans, _ = split_graphemes(text)

@@ -14,6 +14,7 @@ from chatapp import keys
 from chatapp.commands import COMMANDS, CommandError
 from chatapp.commands.help import help_page, keys_page
 from chatapp.form import Form
+from chatapp.markdown import render
 from chatapp.picker import Choice, Picker
 from chatapp.settings import Settings
 from chatapp.writing_screen import WritingScreen
@@ -160,6 +161,10 @@ class TestPages:
 
     def test_changed_keys_are_told(self) -> None:
         assert "| `/new` | Begin a new conversation | F2 |" in help_page("", {"chat.new": "f2"})
+
+    def test_in_sixty_columns_no_name_is_broken(self) -> None:
+        rows = [row.text for row in render(keys_page({}), 52)]
+        assert [id for id in keys.declared() if not any(id in row for row in rows)] == []
 
     def test_all_keys_are_listed_with_their_names(self) -> None:
         page = keys_page({"chat.new": "f2"})

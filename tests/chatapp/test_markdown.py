@@ -254,3 +254,16 @@ def test_a_single_line_is_what_the_whole_parser_makes_of_it(mark: str, bits: lis
     whole.core.ruler.at("linkify", rules_core.linkify)
     line = mark + "".join(bits)
     assert _parser().parse(line) == whole.parse(line)
+
+
+def test_a_table_breaks_words_only_if_it_must() -> None:
+    source = "| Conversation | Checkpoints | On disk |\n|:--|--:|--:|\n| a talk about it | 3 | 99 MB |"
+    assert shown(source, 35) == [
+        "Conversation   Checkpoints       On",
+        "                               disk",
+        "─" * 35,
+        "a talk about             3    99 MB",
+        "it",
+    ]
+    assert shown(source, 33)[0].split() == ["Conversation", "Checkpoints", "On"]
+    assert shown(source, 32)[0].split() == ["Conversat", "Checkpoin", "On", "disk"]  # the widest give way alike
