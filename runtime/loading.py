@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kernels.cpu.memory import trim
+from kernels.cpu.pages import Ahead
 from kernels.op import Column, OpTable, op_table
 from kernels.table import OPS
 from runtime import presets
@@ -39,11 +40,17 @@ _SNAPSHOT_BUDGET = 16_000_000_000  # bytes
 
 
 def open_chat_model(
-    command: Load, progress: Callable[[int, int], None], notify: Callable[[str], None] = lambda sentence: None
+    command: Load,
+    progress: Callable[[int, int], None],
+    notify: Callable[[str], None] = lambda sentence: None,
+    ahead: Ahead | None = None,
 ) -> tuple[ChatModel, ModelInfo, list[str]]:
-    """The model, what the chat shows of it, and notices; later ones go to `notify`. Raises UserError."""
+    """The model, what the chat shows of it, and notices; later ones go to `notify`. Raises UserError.
+
+    `ahead`: memory for packed weights, where it is there already.
+    """
     torch.set_num_threads(command.threads or default_threads())
-    loaded, instead = _load(command, progress)
+    loaded, instead = _load(command, progress, ahead)
     metadata, config = loaded.metadata, loaded.model.config
     tokenizer = Tokenizer.from_metadata(metadata)
     if tokenizer.vocab_size > loaded.model.vocabulary:
@@ -81,7 +88,7 @@ def open_chat_model(
     return chat, info, [*instead, *loaded.notices, *_slower(command.ops, loaded.model.ops)]
 
 
-def _load(command: Load, progress: Callable[[int, int], None]) -> tuple[LoadedModel, list[str]]:
+def _load(command: Load, progress: Callable[[int, int], None], ahead: Ahead | None) -> tuple[LoadedModel, list[str]]:
     """On the GPU if there is one, unless something else is asked for; where that fails, without it, and told."""
     rest = progress, command.threads, command.draft_vocabulary
     auto = command.ops == "auto"
@@ -91,7 +98,7 @@ def _load(command: Load, progress: Callable[[int, int], None]) -> tuple[LoadedMo
     try:
         if column == "triton" and auto and (wrong := wrong_ops(op_table("triton"))):
             raise RuntimeError(f"it gets {', '.join(wrong)} wrong")
-        return load_model(command.path, column, *rest, wrong=wrong_ops if auto else None), []
+        return load_model(command.path, column, *rest, wrong=wrong_ops if auto else None, ahead=ahead), []
     except Exception as error:  # of the card: its memory, its driver, or a kernel that does not compile for it
         if isinstance(error, UserError) or column != "triton" or not torch.cuda.is_available():
             raise

@@ -128,7 +128,9 @@ class Worker:
 
     def _load(self, command: Load) -> None:
         from runtime import lean_torch
+        from runtime.ahead import bring_in
 
+        ahead = bring_in(command) if self._chat is None else None
         if command.ops != "triton":
             lean_torch.load()
         from runtime.loading import open_chat_model
@@ -147,7 +149,13 @@ class Worker:
                 last = percent
                 self._emit(LoadProgress(done, total, "reading the weights"))
 
-        self._chat, info, notices = open_chat_model(command, progress, lambda sentence: self._emit(Notice(sentence)))
+        try:
+            self._chat, info, notices = open_chat_model(
+                command, progress, lambda sentence: self._emit(Notice(sentence)), ahead
+            )
+        finally:
+            if ahead:
+                ahead.take()  # so that it ends, whatever became of the load
         self._loaded = command
         for notice in notices:
             self._emit(Notice(notice))

@@ -147,7 +147,7 @@ class Machine:
         self.target = target or isa.host()
         self.threads = threads
         self._pool = _Pool(self.target, threads, cache)
-        self._arena = Arena()
+        self.arena = Arena()  # of the packed weights
         self._program: Program | None = None
         self._calls: list[Call] = []
         self._packed: dict[tuple[int, str, tuple[int, ...]], tuple[Tensor | None, QuantTensor]] = {}
@@ -218,7 +218,7 @@ class Machine:
         rows, columns = weight.shape[-2:]
         stack = weight.data[None] if weight.data.dim() == 2 else weight.data
         size = -(-rows // 16) * panel_bytes(weight.type.name, columns)
-        panels = self._arena.take(len(stack) * size).view(len(stack), size)
+        panels = self.arena.take(len(stack) * size).view(len(stack), size)
         pending, self._calls = self._calls, []
         for index, (source, to) in enumerate(zip(stack, panels, strict=True)):
             share = self.share(-(-rows // 16), panel_bytes(weight.type.name, columns), 1)

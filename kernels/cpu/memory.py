@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_LARGE_PAGE = 2 << 20
+from kernels.cpu.pages import LARGE_PAGE, Ahead, large_pages
+
 _CHUNK = 32 << 20
 _OWN = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _LASTING = 32 << 10  # bytes from which memory of its own is worth the call
@@ -46,6 +47,18 @@ class Arena:
             self._left = fresh
         taken, self._left = self._left[:nbytes], self._left[room:]
         return taken
+
+    def begin_with(self, ahead: Ahead) -> None:
+        """Cut from this memory first."""
+        memory, start = ahead.take()
+        self._left = torch.frombuffer(memory, dtype=torch.uint8)[start : start + ahead.nbytes]
+
+    def end(self) -> None:
+        """Nothing more is taken for now: what was touched ahead of its use goes back."""
+        first = -(-self._left.data_ptr() // LARGE_PAGE) * LARGE_PAGE
+        last = (self._left.data_ptr() + len(self._left)) // LARGE_PAGE * LARGE_PAGE
+        if first < last and hasattr(mmap, "MADV_DONTNEED"):
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
 
 
 class Rooms:
@@ -106,7 +119,7 @@ def lasting(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
 
 def streamed(numbers: int) -> Tensor:
     """Zeros, in large pages if they fill one: float32, for what is read and written from end to end at every token."""
-    if 4 * numbers < _LARGE_PAGE:
+    if 4 * numbers < LARGE_PAGE:
         return torch.zeros(numbers)
     return _large_pages(4 * numbers)[: 4 * numbers].view(torch.float32)
 
@@ -137,22 +150,15 @@ def untouched(maps: bytes) -> list[tuple[int, int]]:
 
 def _pages(nbytes: int) -> Tensor:
     """uint8 [nbytes], in large pages if it fills them."""
-    if nbytes % _LARGE_PAGE == 0:
+    if nbytes % LARGE_PAGE == 0:
         return _large_pages(nbytes)
     return torch.frombuffer(mmap.mmap(-1, nbytes, flags=_OWN), dtype=torch.uint8)
 
 
 def _large_pages(nbytes: int) -> Tensor:
     """Whole large pages, if the system grants them."""
-    size = -(-nbytes // _LARGE_PAGE) * _LARGE_PAGE
-    # of which the pages that nobody touches do not exist
-    memory = mmap.mmap(-1, size + _LARGE_PAGE, flags=_OWN)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a system without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    whole = torch.frombuffer(memory, dtype=torch.uint8)
-    start = -whole.data_ptr() % _LARGE_PAGE
-    return whole[start : start + size]
+    memory, start = large_pages(nbytes)
+    return torch.frombuffer(memory, dtype=torch.uint8)[start : start + -(-nbytes // LARGE_PAGE) * LARGE_PAGE]
 
 
 PASSING = Rooms()  # of the ops' outputs

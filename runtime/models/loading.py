@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from kernels.cpu.memory import trim
+from kernels.cpu.pages import Ahead
 from kernels.op import Column, OpTable, op_table
 from kernels.quants import QuantTensor
 from kernels.triton.card import Card
@@ -56,6 +57,7 @@ def load_model(
     draft_vocabulary: int | None = None,
     room: Room = None,
     wrong: Callable[[OpTable], Sequence[str]] | None = None,
+    ahead: Ahead | None = None,
 ) -> LoadedModel:
     """Open and load a GGUF file of the family. Raises GGUFError or ModelError, each one sentence for the user.
 
@@ -64,6 +66,7 @@ def load_model(
     interpreter's has enough. What does not fit on one is spread over several, and what does not fit there stays in
     memory and runs in the `cpu` column, as the notices say.
     `wrong`: the ops that a card gets wrong, asked of all but the first; one that gets any wrong is left out.
+    `ahead`: memory for packed weights.
     A file without an MTP block drafts with the one of a sidecar, `mtp-*.gguf`, that lies beside it and fits.
     """
     with contextlib.ExitStack() as files:
@@ -78,6 +81,8 @@ def load_model(
         trim()  # before LLVM comes in
         spread, told = _spread(make, ops, [gguf, *([sidecar] if sidecar else [])], config, room, wrong)
         table = spread.table
+        if ahead and table.machine:
+            table.machine.arena.begin_with(ahead)
         keep_packed = table.column != "reference" or not _fits_unpacked(gguf)
         take_in: Callable[[str, QuantTensor], bool] = lambda name, tensor: not keep_packed  # noqa: E731
         if table.machine or table.card:
@@ -92,6 +97,7 @@ def load_model(
         if draft_vocabulary:
             model.narrow_drafts(draft_vocabulary)
         if table.machine:
+            table.machine.arena.end()
             model.warm_up()
     trim()
     return LoadedModel(model, gguf, [*notices, *told, *weights.warnings])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kernels.cpu.memory import Arena, Rooms, lasting, streamed, trim, untouched
+from kernels.cpu.pages import Ahead
 
 
 def test_tensors_of_an_arena_begin_at_cache_lines_and_share_nothing() -> None:
@@ -82,6 +83,40 @@ def test_tensors_of_all_sizes_and_types_are_what_was_asked_for() -> None:
             assert tensor.data_ptr() % 64 == 0 or tensor.numel() == 0
             held.append((number, tensor.fill_(number)))
     assert all(torch.all(tensor == number) for number, tensor in held)
+
+
+def test_an_arena_cuts_first_from_memory_that_was_brought_in_ahead() -> None:
+    ahead, arena = Ahead(24 << 20), Arena()
+    arena.begin_with(ahead)
+    memory, start = ahead.take()
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    taken = [arena.take(size) for size in (5, 7 << 20, 30 << 20, 9 << 20)]
+    places = [tensor.data_ptr() - whole.data_ptr() - start for tensor in taken]
+    assert places[:2] == [0, 64]
+    assert not -(30 << 20) < places[2] < 24 << 20, "what does not fit lies elsewhere"
+    assert places[3] == 64 + (7 << 20)
+    assert all(torch.all(tensor == 0) for tensor in taken)
+    for number, tensor in enumerate(taken):
+        tensor.fill_(number + 1)
+    arena.end()
+    assert all(torch.all(tensor == number + 1) for number, tensor in enumerate(taken))
+    assert torch.all(arena.take(7 << 20) == 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_was_brought_in_for_nothing_goes_back() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before = resident()
+    ahead, arena = Ahead(80 << 20), Arena()
+    ahead._thread.join()
+    assert resident() - before > 70 << 20
+    arena.begin_with(ahead)
+    taken = arena.take(10 << 20).fill_(1)
+    arena.end()
+    assert resident() - before < 20 << 20
+    assert torch.all(taken == 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
