@@ -12,7 +12,7 @@ with AMX it crashes on some shapes.
 
 Every round runs each engine in a process of its own; the ratios are of medians over the rounds, of wall-clock speed and
 of processor time, which other programs disturb less (with several threads it counts those that wait). `peak_mb` is the
-most memory that a process had resident, what it maps of the file included, for both; some 230 MB of the own is Python
+most memory that a process had resident, what it maps of the file included, for both; some 150 MB of the own is Python
 with torch.
 """
 
