@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
@@ -29,7 +30,7 @@ from chatapp.chat_screen import ChatScreen
 from chatapp.options import ChatOptions
 from chatapp.settings import Settings, Value
 from chatapp.store import Store
-from chatapp.terminal import Terminal
+from chatapp.terminal import Burst, Terminal
 from themes import DEFAULT, OwnThemes, load_theme, load_themes
 
 LOOK_SECONDS = 1.0
@@ -126,6 +127,16 @@ class QwenChat(App[None]):
 
     def get_default_screen(self) -> Screen[Any]:
         return self.chat
+
+    async def on_event(self, event: events.Event) -> None:
+        if not isinstance(event, Burst):
+            await super().on_event(event)
+        elif self.screen is self.chat and self.chat.transcript.has_focus:  # there letters are commands
+            await super().on_event(events.Paste(event.text))
+        else:
+            for key in event.keys:
+                key.set_sender(self)
+                await super().on_event(key)
 
     def on_mount(self) -> None:
         warm_up = partial(_warm_up, not self.is_headless)

@@ -1,11 +1,11 @@
-"""The terminal as Textual drives it, but for pastes: those of any size arrive at once."""
+"""The terminal as Textual drives it, but for pastes: those of any size arrive at once, told or not."""
 
 from __future__ import annotations
 
 import os
 import selectors
 from codecs import getincrementaldecoder
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from textual import events
@@ -17,6 +17,15 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 READ = 65_536  # bytes at a time
+
+
+class Burst(events.Event):
+    """Different characters that came at once, as from a terminal that does not tell a paste from `keys`."""
+
+    def __init__(self, text: str, keys: Sequence[events.Key]) -> None:
+        super().__init__()
+        self.text = text
+        self.keys = keys
 
 
 class PasteParser(XTermParser):
@@ -38,7 +47,7 @@ class PasteParser(XTermParser):
                 else:
                     keys = self._hold(keys)
                 if keys:
-                    yield from super().feed(keys)
+                    yield from self._typed(keys)
                 continue
             # The end of a paste may come in two pieces.
             last = self._paste.pop() if self._paste else ""
@@ -50,6 +59,16 @@ class PasteParser(XTermParser):
             else:
                 split = max(len(text) - len(BRACKETED_PASTE_END) + 1, 0)
                 self._paste += [text[:split], text[split:]]
+
+    def _typed(self, text: str) -> Iterable[Message]:
+        found = list(super().feed(text))
+        keys = [each for each in found if isinstance(each, events.Key)]
+        # A key that is held down comes more than once as well; and an escape sequence is no text.
+        several = len({letter for letter in text if letter.isprintable()}) > 1
+        if several and len(keys) == len(found) and "".join(key.character or "" for key in keys) == text:
+            yield Burst(text, keys)
+        else:
+            yield from found
 
     def tick(self) -> Iterable[Message]:
         if self._held and get_time() >= self._held_until:

@@ -19,7 +19,7 @@ from chatapp.commands import matches
 from chatapp.composer import Composer
 from chatapp.message_view import MessageView
 from chatapp.store import Store
-from chatapp.terminal import PasteParser
+from chatapp.terminal import Burst, PasteParser
 
 
 @pytest.fixture
@@ -232,7 +232,8 @@ class TestPastes:
         text = "é[x" * 50 + "\x1b[31m"
         data = f"ab\x1b[200~{text}\x1b[201~c\x1b[A\x1b[200~\x1b[201~d"
         parser = PasteParser()
-        found = [event for at in range(0, len(data), cut) for event in parser.feed(data[at : at + cut])]
+        came = [event for at in range(0, len(data), cut) for event in parser.feed(data[at : at + cut])]
+        found = [each for event in came for each in (event.keys if isinstance(event, Burst) else [event])]
         told = [event.text if isinstance(event, events.Paste) else event.key for event in found]
         assert told == ["a", "b", text, "c", "up", "", "d"]
 
@@ -243,6 +244,38 @@ class TestPastes:
         assert [*parser.feed("\x1b"), *parser.tick()] == []
         now[0] += ESCAPE_DELAY
         assert [event.key for event in parser.tick()] == ["escape"]
+
+
+class TestBursts:
+    """A paste of a terminal that does not tell of it (bracketed paste off) is no row of commands."""
+
+    @pytest.mark.parametrize(
+        ("data", "bursts"),
+        [("cb", ["cb"]), ("rm x\rls\r", ["rm x\rls\r"]), ("nn", []), ("é", []), ("\x1b[1;5A", []), ("c\x1b[A", [])],
+    )
+    def test_different_characters_at_once_are_one(self, data: str, bursts: list[str]) -> None:
+        found = list(PasteParser().feed(data))
+        assert [each.text for each in found if isinstance(each, Burst)] == bursts
+        assert found
+
+    async def test_while_a_message_is_marked_it_is_written(self, tmp_path: Path) -> None:
+        async with running(FakeBackend([say("one")]), tmp_path) as chat:
+            await chat.ask("q")
+            await chat.pilot.press("ctrl+up")
+            for event in PasteParser().feed("crb\rw"):
+                chat.app.post_message(event)
+            await chat.until(lambda: chat.screen.composer.text == "crb\nw")
+            assert chat.screen.composer.has_focus
+            assert chat.app.clipboard == ""
+            assert len(chat.thread()) == 2
+
+    async def test_elsewhere_it_is_typed(self, tmp_path: Path) -> None:
+        async with running(FakeBackend([say("one")]), tmp_path) as chat:
+            for event in PasteParser().feed("hello you\r"):
+                chat.app.post_message(event)
+            await chat.until(lambda: "one" in chat.text())
+            await chat.idle()
+            assert chat.thread()[0].content == "hello you"
 
 
 @contextmanager
