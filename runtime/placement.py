@@ -148,9 +148,7 @@ def _all(need: Sizes, rooms: Sequence[int], until: int) -> Placement | None:
     return None
 
 
-def _filled(
-    need: Sizes, rooms: Sequence[int], until: int, cards: Sequence[int], head: int
-) -> Placement | None:  # fmt: skip
+def _filled(need: Sizes, rooms: Sequence[int], until: int, cards: Sequence[int], head: int) -> Placement | None:
     """The same on these cards in order, with embeddings and head on one of them."""
     used = [0] * len(rooms)
     used[head] = need.embeddings + need.head

@@ -275,4 +275,4 @@ class MTPBlock:
 
     def remember(self, next_ids: Tensor, hidden: Tensor, cache: LayerCache, at: Place) -> None:
         """Write the rows' keys and values, no more."""
-        self.block.mixer.remember(self.block.normed(self.join(next_ids, hidden)), cache, at.on(self.ops))
+        self.block.mixer.remember(self.block.normed(self.join(next_ids, hidden)), cache, at)
