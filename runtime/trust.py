@@ -12,8 +12,8 @@ from kernels.op import Case, Op, OpTable
 from kernels.quants import QuantTensor
 from kernels.table import FUSED, OPS
 
-# Of operands rounded to bfloat16, as products of many rows are.
-BF16 = 0.02
+# Of operands rounded to half precision, as those of products of many rows are.
+HALF = 0.005
 
 
 def wrong_ops(table: OpTable) -> list[str]:
@@ -39,7 +39,7 @@ def distance(table: OpTable, op: Op[Any, Any], case: Case, again: Case) -> float
         if not torch.equal(ref.isnan(), out.isnan()):
             return float("inf")
         ref, out = ref.double().nan_to_num(), out.double().nan_to_num()
-        off = float((out - ref).norm()) / (max(op.tolerance, BF16) * float(ref.norm()) + 1e-12)
+        off = float((out - ref).norm()) / (max(op.tolerance, HALF) * float(ref.norm()) + 1e-12)
         worst = max(worst, off)
     return worst
 

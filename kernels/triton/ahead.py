@@ -61,7 +61,7 @@ class Kernel:
     @property
     def family(self) -> str:
         name = self.function.fn.__name__
-        if name in _FEW and dict(self.constants)["PRECISION"] == "bf16":
+        if name in _FEW and dict(self.constants)["PRECISION"] == "fp16":
             return "products of many rows"
         return next((family for family, names in _FAMILIES.items() if name in names), "the rest")
 

@@ -159,11 +159,11 @@ class Card:
         self.packed(weight)
         return True
 
-    def precision(self, wanted: Literal["exact", "bf16"]) -> str:
+    def precision(self, wanted: Literal["exact", "fp16"]) -> str:
         """How the matrix units multiply, as `matmul.product` knows it."""
         if self.way == "interpreted":
             return "ieee" if wanted == "exact" else "rounded"
-        return self.tiles.exact if wanted == "exact" else "bf16"
+        return self.tiles.exact if wanted == "exact" else "fp16"
 
     def tile(self, wanted: int, size: int, least: int = 1) -> int:
         """The side of a tile: `wanted`, or where a program costs more than its work, as much as there is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.triton.matmul import one_row, silu, some_rows
+from kernels.triton.matmul import finite, one_row, silu, some_rows
 from kernels.triton.rows import sigmoid
 
 
@@ -157,7 +157,7 @@ def many(
             at = pair // USED
             gate, _ = some_rows(X, X, P0, B0, at, valid, rows, n < N, K, K0, False, PRECISION, TURNED, BM, BN, BJ)
             up, _ = some_rows(X, X, P1, B1, at, valid, rows, n < N, K, K1, False, PRECISION, TURNED, BM, BN, BJ)
-            y = silu(gate) * up
+            y = finite(silu(gate) * up, PRECISION)
         else:
             y, _ = some_rows(X, X, P0, B0, pair, valid, rows, n < N, K, K0, False, PRECISION, TURNED, BM, BN, BJ)
         tl.store(OUT + pair[:, None] * N + n[None, :], y, mask=valid[:, None] & (n < N)[None, :])

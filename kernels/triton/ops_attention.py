@@ -119,7 +119,7 @@ def _attend(
         attend, (cdiv(tokens * group, rows), cache.heads, splits), q, *cache.arguments, start_of(card, start), part,
         tokens, heads, cache.heads, *q.stride()[:2], warps=tiles.warps,
         nbytes=(start + tokens) * cache.heads * cache.row_bytes, GROUP=group, SPLITS=splits, D=size,
-        PRECISION=card.precision("exact" if few else "bf16"), TURNED=tiles.turned, BM=rows,
+        PRECISION=card.precision("exact" if few else "fp16"), TURNED=tiles.turned, BM=rows,
         BP=min(block, tiles.positions), BC=min(wide, tiles.part), BD=wide,
         **cache.constants,
     )  # fmt: skip

@@ -119,7 +119,7 @@ def _many(
 
     first, _, third = stacks
     count, pairs, used = first.shape[0], ids.numel(), ids.shape[1]
-    each, precision = max(16, 2 * pairs // count), card.precision("bf16")
+    each, precision = max(16, 2 * pairs // count), card.precision("fp16")
     tiles = sides(card, card.tiles.many_experts, stacks, each, max(rows, size), precision)
     most = cdiv(pairs, tiles["BM"]) + min(count, pairs)  # tiles, as many as there can be
     table = _tiles_of_pairs(card, ids.flatten(), count, tiles["BM"], most)

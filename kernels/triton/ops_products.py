@@ -105,7 +105,7 @@ def some_rows_tiles(
     """Of a product of `tokens` rows; `pairs`: of two weights in one kernel."""
     few = tokens <= FEW
     tiles = card.tiles.many if not few else card.tiles.few_pairs if pairs else card.tiles.few
-    return sides(card, tiles, parts, tokens, rows, card.precision("exact" if few else "bf16"))
+    return sides(card, tiles, parts, tokens, rows, card.precision("exact" if few else "fp16"))
 
 
 def sides(
@@ -115,7 +115,7 @@ def sides(
     dense = any(part.layout.fields == 16 for part in parts)  # whose fields are all in registers at once
     return {
         "PRECISION": precision,
-        "TURNED": tiles.turned or (dense and precision == "bf16" and card.tiles.dense_turned),
+        "TURNED": tiles.turned or (dense and precision == "fp16" and card.tiles.dense_turned),
         "BM": card.tile(tiles.rows, tokens, 16),
         "BN": card.tile(tiles.weights, rows, 16),
         "BJ": card.tile(tiles.words // 2 if dense else tiles.words, _words(parts), 16),

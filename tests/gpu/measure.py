@@ -39,7 +39,7 @@ from runtime.probe import probe
 from runtime.sampling import Sampler, SamplingParams
 from runtime.shapes import SHAPES, VOCABULARY, Shaped, ShapedWeights, decode_bytes, q4_k_m
 from runtime.speculative import step
-from runtime.trust import BF16, distance, moved
+from runtime.trust import HALF, distance, moved
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 MODELS = ("4b", "35b-a3b")
@@ -352,7 +352,7 @@ def wrong(results: dict[str, Any]) -> Iterator[str]:
         if not (isinstance(off, float) and off < 1):
             yield op.name
     for name, off in results["goldens"].items():
-        if not ((isinstance(off, float) and off < BF16) or "tokens" in name):
+        if not ((isinstance(off, float) and off < HALF) or "tokens" in name):
             yield name
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 
 import pytest
 import torch
 from kernels_blocks import random_weights
 
+from kernels.fused import norm_swiglu
 from kernels.op import OpTable
 from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.quants import QUANTS, QuantTensor
@@ -18,7 +20,7 @@ if importlib.util.find_spec("triton") is None:
     pytest.skip("needs triton", allow_module_level=True)
 
 TYPES = list(LAYOUTS)
-BF16 = 0.01  # of operands rounded to 8 bits
+HALF = 1e-3  # of operands rounded to 11 bits
 
 
 @pytest.fixture
@@ -48,7 +50,21 @@ def test_products(table: OpTable, name: str, count: int) -> None:
     weight = random_weights(name, 37, 2 if LAYOUTS[name].block > 1 else 70)
     x = rows(count, weight.shape[1])
     wanted = x.double() @ weight.dequantize().double().T
-    assert close(table[quant_matmul](x, weight), wanted, BF16 if count > 8 else 1e-5)
+    assert close(table[quant_matmul](x, weight), wanted, HALF if count > 8 else 1e-5)
+
+
+def test_a_swiglu_is_cut_to_what_half_precision_holds(table: OpTable) -> None:
+    """Of many rows, since the product that reads it is of half precision; what is no number stays none."""
+    x, norm = torch.ones(19, 32), torch.ones(32)
+    x[3, 5] = torch.nan
+    sizes = torch.tensor([1.0, 300, -300, 1e10])[:, None] / 32
+    gate, up = QuantTensor.from_dense(sizes.abs().repeat(1, 32)), QuantTensor.from_dense(sizes.repeat(1, 32))
+    found = table[norm_swiglu](x, norm, 1e-12, gate, up)
+    small = 1 / (1 + math.exp(-1))
+    assert found[3].isnan().all()
+    torch.testing.assert_close(found[0], torch.tensor([small, 65504, -65504, 65504]), rtol=HALF, atol=0)
+    few = table[norm_swiglu](x[:2], norm, 1e-12, gate, up)
+    torch.testing.assert_close(few[0], torch.tensor([small, 9e4, -9e4, 1e20]), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("name", sorted(QUANTS.keys() - LAYOUTS.keys() - {"NVFP4"}))
