@@ -50,7 +50,7 @@ def open_chat_model(
     `ahead`: memory for packed weights, where it is there already.
     """
     torch.set_num_threads(command.threads or default_threads())
-    loaded, instead = _load(command, progress, ahead)
+    loaded, instead = _load(command, progress, notify, ahead)
     metadata, config = loaded.metadata, loaded.model.config
     tokenizer = Tokenizer.from_metadata(metadata)
     if tokenizer.vocab_size > loaded.model.vocabulary:
@@ -88,7 +88,9 @@ def open_chat_model(
     return chat, info, [*instead, *loaded.notices, *_slower(command.ops, loaded.model.ops)]
 
 
-def _load(command: Load, progress: Callable[[int, int], None], ahead: Ahead | None) -> tuple[LoadedModel, list[str]]:
+def _load(
+    command: Load, progress: Callable[[int, int], None], notify: Callable[[str], None], ahead: Ahead | None
+) -> tuple[LoadedModel, list[str]]:
     """On the GPU if there is one, unless something else is asked for; where that fails, without it, and told."""
     rest = progress, command.threads, command.draft_vocabulary
     auto = command.ops == "auto"
@@ -96,8 +98,11 @@ def _load(command: Load, progress: Callable[[int, int], None], ahead: Ahead | No
     if command.ops != "auto":
         column = command.ops
     try:
-        if column == "triton" and auto and (wrong := wrong_ops(op_table("triton"))):
-            raise RuntimeError(f"it gets {', '.join(wrong)} wrong")
+        if column == "triton":
+            table = op_table("triton")
+            _compile(command, table, notify)
+            if auto and (wrong := wrong_ops(table)):
+                raise RuntimeError(f"it gets {', '.join(wrong)} wrong")
         return load_model(command.path, column, *rest, wrong=wrong_ops if auto else None, ahead=ahead), []
     except Exception as error:  # of the card: its memory, its driver, or a kernel that does not compile for it
         if isinstance(error, UserError) or column != "triton" or not torch.cuda.is_available():
@@ -106,6 +111,13 @@ def _load(command: Load, progress: Callable[[int, int], None], ahead: Ahead | No
     torch.cuda.empty_cache()
     loaded = load_model(command.path, "cpu", *rest)
     return loaded, [f"The GPU could not take the model ({reason}); it runs on the processor."]
+
+
+def _compile(command: Load, table: OpTable, notify: Callable[[str], None]) -> None:
+    if table.card:
+        from runtime.compiling import compile_needed  # which takes Triton's compiler in
+
+        compile_needed(command.path, table.card, _KV_TYPES[command.kv_type], notify)
 
 
 def _slower(asked: str, ops: OpTable) -> list[str]:

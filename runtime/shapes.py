@@ -111,18 +111,11 @@ class ShapedWeights(Weights):
 
 
 @dataclass(frozen=True)
-class Shaped:
-    """A model without weights on a card that only notes."""
+class Noted:
+    """A model on a card that only notes."""
 
     model: Qwen35
     card: Card
-    weights: ShapedWeights
-
-    @classmethod
-    def of(cls, config: ModelConfig, mix: Mix = q4_k_m, target: str = "sm_90") -> Shaped:
-        card = Card.notes(target)
-        weights = ShapedWeights(config, mix, tied=config.hidden <= 2560 and not config.moe)
-        return cls(Qwen35(weights, weights, config, OpTable("triton", card=card)), card, weights)
 
     def prefill(self, rows: int, context: int = 0, kv: KVType = "f32") -> list[Launch]:
         """What a forward of `rows` tokens after `context` others launches."""
@@ -150,10 +143,23 @@ class Shaped:
             model, state, [Past(left, one, one) for left in layers], Plan(1, drafts, chosen=True, each=drafts > 0),
             ids=torch.empty(ROWS, dtype=torch.long, device=_META), last=torch.empty(config.hidden, device=_META),
             tokens=torch.empty(ROWS, dtype=torch.long, device=_META),
-            sampler=[part.to(_META) for part in Sampler.places(VOCABULARY)], angles=(angle, angle),
+            sampler=[part.to(_META) for part in Sampler.places(model.vocabulary)], angles=(angle, angle),
             start=context, starts=torch.empty(ROWS + 2, dtype=torch.long, device=_META), into=after,
         )  # fmt: skip
         return list(self.card.launches)
+
+
+@dataclass(frozen=True)
+class Shaped(Noted):
+    """A model without weights."""
+
+    weights: ShapedWeights
+
+    @classmethod
+    def of(cls, config: ModelConfig, mix: Mix = q4_k_m, target: str = "sm_90") -> Shaped:
+        card = Card.notes(target)
+        weights = ShapedWeights(config, mix, tied=config.hidden <= 2560 and not config.moe)
+        return cls(Qwen35(weights, weights, config, OpTable("triton", card=card)), card, weights)
 
 
 def decode_bytes(shaped: Shaped, context: int, kv: KVType = "f32") -> float:

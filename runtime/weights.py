@@ -73,17 +73,20 @@ class Weights:
 
     def dense(self, name: str, *shape: int) -> Tensor:
         """A small tensor, in fp32."""
-        packed = self._take(name, shape)
-        dense = packed.dequantize().reshape(shape)
-        self._taken(name, packed, keep=packed.type.dtype is torch.float32)
-        return dense.to(self._device(name))
+        return self._dense(name, shape).to(self._device(name))
 
     def norm(self, name: str, size: int) -> Tensor:
         """A norm's weight; in these files it includes the checkpoint's + 1, so its mean is near 1."""
-        weight = self.dense(name, size)
+        weight = self._dense(name, (size,))
         if name.endswith(".attn_norm.weight"):
             self._norm_means.append(float(weight.mean()))
-        return weight
+        return weight.to(self._device(name))
+
+    def _dense(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        packed = self._take(name, shape)
+        dense = packed.dequantize().reshape(shape)
+        self._taken(name, packed, keep=packed.type.dtype is torch.float32)
+        return dense
 
     @property
     def warnings(self) -> list[str]:

@@ -86,12 +86,16 @@ def _short(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value).removeprefix("triton.language.")
 
 
-def kernels_of(launches: Iterable[Launch]) -> list[Kernel]:
-    """The different programs of some launches, specialised as Triton does at run time."""
+def kernels_of(launches: Iterable[Launch], *, alignments: bool = False) -> list[Kernel]:
+    """The different programs of some launches, specialised as Triton does at run time. `alignments`: also those that
+    differ by nothing but which arguments are multiples of 16, of which there is one otherwise.
+    """
     found: dict[object, Kernel] = {}
     for launch in launches:
         kernel = _kernel(launch)
-        found.setdefault((kernel.function.fn.__name__, kernel.signature, kernel.constants, kernel.warps), kernel)
+        aligned = kernel.aligned if alignments else ()
+        same = kernel.function.fn.__name__, kernel.signature, kernel.constants, kernel.warps, aligned
+        found.setdefault(same, kernel)
     return list(found.values())
 
 

@@ -51,7 +51,7 @@ class LoadedModel:
 
 def load_model(
     path: Path | str,
-    ops: Column = "reference",
+    ops: Column | OpTable = "reference",
     progress: Callable[[int, int], None] = lambda done, total: None,
     threads: int | None = None,
     draft_vocabulary: int | None = None,
@@ -61,6 +61,7 @@ def load_model(
 ) -> LoadedModel:
     """Open and load a GGUF file of the family. Raises GGUFError or ModelError, each one sentence for the user.
 
+    `ops`: a column of the op table, or a table that is there already.
     `draft_vocabulary`: so many tokens can be drafted, and those that came up last; None: all.
     `room`: bytes that are free on the card, or on each of several, or what lies where; None: all cards are asked, the
     interpreter's has enough. What does not fit on one is spread over several, and what does not fit there stays in
@@ -104,11 +105,11 @@ def load_model(
 
 
 def _spread(
-    make: Callable[[Column], OpTable], ops: Column, files: Sequence[GGUFFile], config: ModelConfig, room: Room,
-    wrong: Callable[[OpTable], Sequence[str]] | None,
+    make: Callable[[Column], OpTable], ops: Column | OpTable, files: Sequence[GGUFFile], config: ModelConfig,
+    room: Room, wrong: Callable[[OpTable], Sequence[str]] | None,
 ) -> tuple[Spread, list[str]]:  # fmt: skip
     """Where the model runs, and sentences if that is not all in one place."""
-    table = make(ops)
+    table = ops if isinstance(ops, OpTable) else make(ops)
     if table.card is None or (room is None and table.card.free() is None):
         return Spread(table), []
     count = 1 + max(room.cards, default=0) if isinstance(room, Placement) else 1
