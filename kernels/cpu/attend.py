@@ -15,6 +15,7 @@ BYTES = {**PLAIN, "I8": 1}  # of a number
 _CHUNK = 64  # positions whose scores are held at a time; also the least that a split is given
 _TINY = 2.0**-126  # the smallest normal float32
 _STEP = 4  # positions whose values are added in one pass
+_AT_ONCE = 4  # query heads with which a row is multiplied, whose sums fill half of 16 registers of 256 bits
 
 
 def store_rows(module: ir.Module, target: Target, name: str, kind: str) -> None:
@@ -99,6 +100,11 @@ def attend(module: ir.Module, target: Target, name: str, kind: str, group: int) 
     tops = [f.variable(f.const(single, -1e30)) for _ in range(group)]
     sums = [f.variable(f.const(single, 0.0)) for _ in range(group)]
     scores = f.scratch(4 * _CHUNK * group)
+    rows_ahead = (f.number(target.ahead) / (dim * BYTES[kind])).larger(f.number(1))
+
+    def following(table: Value, offset: Value, position: Value) -> Value | None:
+        """The row to ask for while that of a position is read."""
+        return row(table, offset, (position + rows_ahead).smaller(seen - 1)) if target.ahead else None
 
     def row(table: Value, offset: Value, position: Value) -> Value:
         block = f.load(table + 8 * (position / size), i64)
@@ -113,7 +119,8 @@ def attend(module: ir.Module, target: Target, name: str, kind: str, group: int) 
         count = (begin + _CHUNK).smaller(last) - begin
         largest = [f.variable(tops[g].value) for g in range(group)]
         for j in f.range(0, count):
-            products = _products(f, kind, row(keys, keys_offset, begin + j), query, dim, group)
+            later = following(keys, keys_offset, begin + j)
+            products = _products(f, kind, row(keys, keys_offset, begin + j), query, dim, group, later)
             factor = scale * row_scale(12, begin + j) if kind == "I8" else scale
             for g in range(group):
                 score = products[g] * factor
@@ -137,6 +144,7 @@ def attend(module: ir.Module, target: Target, name: str, kind: str, group: int) 
         for start_j, stop_j, step in ((f.number(0), whole, _STEP), (whole, count, 1)):
             for j in f.range(start_j, stop_j, step):
                 rows = [row(values, values_offset, begin + j + s) for s in range(step)]
+                asked = [following(values, values_offset, begin + j + s) for s in range(step)]
                 if kind == "I8":  # the sum of the weights is made, so they can carry the scales
                     for s in range(step):
                         factor = row_scale(14, begin + j + s)
@@ -145,6 +153,9 @@ def attend(module: ir.Module, target: Target, name: str, kind: str, group: int) 
                             f.store(at, f.load(at, single) * factor)
                 for lanes, i in f.lanes(dim):
                     read = [numbers(f, kind, at + BYTES[kind] * i, lanes) for at in rows]
+                    for later in asked if lanes > 1 else ():
+                        if later:
+                            f.prefetch(later + BYTES[kind] * i)
                     for g in range(group):
                         to = place[g] + 8 + 4 * i
                         total = f.load(to, f32(lanes))
@@ -165,15 +176,23 @@ def numbers(f: Function, kind: str, address: Value, lanes: int) -> Value:
     return plain_numbers(f, kind, address, lanes)
 
 
-def _products(f: Function, kind: str, row: Value, query: Value, dim: Value, group: int) -> list[Value]:
-    """The row with each of `group` vectors that lie one after the other."""
-    sums = {lanes: [f.variable(f.zero(f32(lanes))) for _ in range(group)] for lanes in (LANES, 1)}
-    for lanes, i in f.lanes(dim):
-        read = numbers(f, kind, row + BYTES[kind] * i, lanes)
-        for g in range(group):
-            total = sums[lanes][g]
-            total.value = read * f.load(query + (g * dim + i) * 4, f32(lanes)) + total.value
-    return [sums[LANES][g].value.sum() + sums[1][g].value.lane(0) for g in range(group)]
+def _products(
+    f: Function, kind: str, row: Value, query: Value, dim: Value, group: int, later: Value | None
+) -> list[Value]:
+    """The row with each of `group` vectors that lie one after the other; `later`: a row to ask for meanwhile."""
+    found: list[Value] = []
+    at_once = group if f.target.dot == "avx512vnni" else _AT_ONCE
+    for first in range(0, group, at_once):
+        some = range(first, min(first + at_once, group))
+        sums = {lanes: [f.variable(f.zero(f32(lanes))) for _ in some] for lanes in (LANES, 1)}
+        for lanes, i in f.lanes(dim):
+            read = numbers(f, kind, row + BYTES[kind] * i, lanes)
+            if later and lanes > 1 and not first:
+                f.prefetch(later + BYTES[kind] * i)
+            for total, g in zip(sums[lanes], some, strict=True):
+                total.value = read * f.load(query + (g * dim + i) * 4, f32(lanes)) + total.value
+        found += [many.value.sum() + one.value.lane(0) for many, one in zip(sums[LANES], sums[1], strict=True)]
+    return found
 
 
 def combine(module: ir.Module, target: Target, name: str) -> None:
