@@ -1,4 +1,4 @@
-"""Benchmarks of the runtime: `python -m runtime.bench NAME [MODEL] [--json]`."""
+"""Benchmarks of the runtime: `python -m runtime.bench [NAME] [MODEL] [--json]`; `speed` goes without its name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ time, and leave the machine alone meanwhile.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 if the figures are what they should be, 1 if not, 2 if there are none."""
-    parser = argparse.ArgumentParser(prog="qwenchat bench", description="Benchmarks of the runtime.")
+    told = "Benchmarks of the runtime. Without a name: how fast MODEL is, the built-in one if none is named."
+    parser = argparse.ArgumentParser(prog="qwenchat bench", description=told)
     benchmarks = parser.add_subparsers(required=True, metavar="NAME")
     resume = benchmarks.add_parser(
         "resume", help="what a turn of a long conversation reads again", description=_RESUME, epilog=_RESUME_NOTE
@@ -62,14 +63,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     speed.add_argument("--tokens", type=int, default=32, help="to take the median of (default: %(default)s)")
     speed.add_argument("--threads", type=int, help="of the model")
     for benchmark in (resume, drafts, memory, speed):
-        benchmark.add_argument("model", metavar="MODEL", type=_model, help="a GGUF file, or built-in")
+        count = "?" if benchmark is speed else None
+        told = "a GGUF file, or built-in"
+        benchmark.add_argument("model", metavar="MODEL", type=_model, nargs=count, default="built-in", help=told)
         benchmark.add_argument("--ops", choices=["auto", "reference", "cpu", "triton"], default="auto")
         benchmark.add_argument("--json", action="store_true", help="one JSON object on stdout")
     resume.set_defaults(measure=_resume)
     drafts.set_defaults(measure=_draft)
     memory.set_defaults(measure=_memory)
     speed.set_defaults(measure=_speed)
-    found = parser.parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] not in (*benchmarks.choices, "-h", "--help"):
+        words.insert(0, "speed")
+    found = parser.parse_args(words)
     try:
         report = found.measure(found)
     except (WorkerError, UserError) as error:

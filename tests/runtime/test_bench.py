@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rewrite import GOLDENS
 
-from runtime import bench, bench_resume
+from runtime import bench, bench_resume, bench_speed
 from runtime.bench_resume import Report, Row
 from runtime.protocol import BUILT_IN_MODEL, Load
 
@@ -75,6 +77,37 @@ def test_speed_is_measured_in_all_its_parts(capsys: pytest.CaptureFixture[str]) 
     assert [decode["context"] for decode in found["decode"]] == [3, 20]
     figures = [found["load_s"], found["prefill_tok_per_s"], found["prefill_cpu_ms"], found["peak_mb"]]
     assert min(*figures, *(decode["tok_per_s"] for decode in found["decode"])) > 0
+
+
+def test_speed_goes_without_its_name_and_without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Path, int]] = []
+
+    def measure(path: Path, contexts: list[int], prefill: int, *rest: object) -> Report:
+        asked.append((path, prefill))
+        return Report("Tiny", 8000, (ROW,), 0, 0.0)
+
+    monkeypatch.setattr(bench_speed, "measure", measure)
+    for words in ([], ["model.gguf"], ["--json"], ["model.gguf", "--prefill", "9"], ["speed", "--prefill", "9"]):
+        assert bench.main(words) == 0
+    assert asked == [
+        (BUILT_IN_MODEL, 512),
+        (Path("model.gguf"), 512),
+        (BUILT_IN_MODEL, 512),
+        (Path("model.gguf"), 9),
+        (BUILT_IN_MODEL, 9),
+    ]
+
+
+def test_a_token_reads_some_experts_and_one_of_two_tables() -> None:
+    sizes = {"token_embd.weight": 1000, "blk.0.ffn_up_exps.weight": 80, "blk.0.attn_norm.weight": 7, "blk.1.x": 500}
+    config = SimpleNamespace(layers=1, moe=SimpleNamespace(used=3, experts=8))
+
+    def read(**more: int) -> int:
+        tensors = {name: SimpleNamespace(nbytes=size) for name, size in (sizes | more).items()}
+        return bench_speed.read_by_a_token(SimpleNamespace(tensors=tensors), config)  # type: ignore[arg-type]
+
+    assert read() == 1000 + 30 + 7
+    assert read(**{"output.weight": 2000}) == 2000 + 30 + 7
 
 
 def test_speed_of_what_is_no_model(capsys: pytest.CaptureFixture[str]) -> None:
