@@ -77,6 +77,10 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
+def layout_of(weight: QuantTensor) -> Layout:
+    return LAYOUTS.get(weight.type.name, LAYOUTS["F16"])
+
+
 @dataclass(frozen=True, eq=False)
 class Packed:
     """Rows of packed weights [rows, columns] or stacks of them [experts, rows, columns] in one piece of memory."""
@@ -95,11 +99,11 @@ class Packed:
 
 
 def pack(weight: QuantTensor, device: torch.device) -> Packed:
-    """`weight` on `device`; types without a layout here as bfloat16.
+    """`weight` on `device`; types without a layout here in half precision.
 
     It goes there piece by piece and is rearranged there, so that no second copy of it ever stands in memory.
     """
-    layout = LAYOUTS.get(weight.type.name, LAYOUTS["BF16"])
+    layout = layout_of(weight)
     count = math.prod(weight.shape) // layout.block
     blocks = _rounded(count)
     data = torch.empty(blocks * sum(layout.planes), dtype=torch.uint8, device=device)
@@ -108,7 +112,7 @@ def pack(weight: QuantTensor, device: torch.device) -> Packed:
         return Packed(data, layout, weight.shape)
     for start, rows in _pieces(weight):
         if weight.type.name not in LAYOUTS:
-            rows = QuantTensor(rows.dequantize(torch.bfloat16).view(torch.uint8), QUANTS["BF16"], rows.shape)
+            rows = QuantTensor(rows.dequantize(torch.float16).view(torch.uint8), QUANTS["F16"], rows.shape)
         raw = rows.data.to(device).reshape(-1, layout.nbytes)
         parts = _PACKERS[rows.type.name](raw) if layout.block > 1 else (raw, None, None, None)
         for plane, size, part in zip(planes, layout.planes, parts, strict=True):
@@ -121,7 +125,7 @@ def pack(weight: QuantTensor, device: torch.device) -> Packed:
 
 def stack_for(stack: QuantTensor, count: int, device: torch.device) -> Packed:
     """Room for `count` entries of a stack [E, rows, columns]."""
-    layout, shape = LAYOUTS.get(stack.type.name, LAYOUTS["BF16"]), (count, *stack.shape[1:])
+    layout, shape = layout_of(stack), (count, *stack.shape[1:])
     blocks = _rounded(math.prod(shape) // layout.block)
     return Packed(torch.zeros(blocks * sum(layout.planes), dtype=torch.uint8, device=device), layout, shape)
 
@@ -146,11 +150,11 @@ def _pieces(weight: QuantTensor) -> Iterator[tuple[int, QuantTensor]]:
         for index in range(weight.shape[0]):
             for before, piece in _pieces(weight.select(index)):
                 yield done + before, piece
-            done += math.prod(weight.shape[1:]) // LAYOUTS.get(weight.type.name, LAYOUTS["BF16"]).block
+            done += math.prod(weight.shape[1:]) // layout_of(weight).block
         return
     rows, columns = weight.shape
     step = max(1, _PIECE // max(weight.type.row_bytes(columns), 1))
-    blocks = columns // LAYOUTS.get(weight.type.name, LAYOUTS["BF16"]).block
+    blocks = columns // layout_of(weight).block
     for start in range(0, rows, step):
         yield start * blocks, weight.rows(start, min(start + step, rows))
 

@@ -160,7 +160,7 @@ def _placed(
 
 
 def card_sizes(files: Sequence[GGUFFile], config: ModelConfig) -> Sizes:
-    """On a card, where types without a layout of their own are bfloat16."""
+    """On a card, where types without a layout of their own are in half precision."""
     tensors: dict[str, int] = {}
     for file in reversed(files):
         for name, info in file.tensors.items():
