@@ -76,7 +76,10 @@ def test_the_last_layers_on_the_processor() -> None:
 @pytest.mark.long
 def test_some_experts_on_the_card_and_drafts() -> None:
     """Two of five experts a layer, which change, over a longer prompt; and the MTP block's numbers."""
-    loaded = load_model(MOE, "triton", room=Placement(ON_CARD, ("memory",) * LAYERS, 0, {0: LAYERS * 2 * 9216}))
+    with GGUFFile.open(MOE) as gguf:
+        stacks = [info for name, info in gguf.tensors.items() if name.startswith("blk.0.") and "_exps." in name]
+        each = sum(info.nbytes for info in stacks) // stacks[0].shape[0]
+    loaded = load_model(MOE, "triton", room=Placement(ON_CARD, ("memory",) * LAYERS, 0, {0: LAYERS * 2 * each}))
     assert [memory.hot.held for memory in memories(loaded)] == [{}] * 4
     assert distance(loaded, 5) <= FLOAT32
     assert [len(memory.hot.held) for memory in memories(loaded)] == [2, 2, 2, 0]
