@@ -74,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     speed.set_defaults(measure=_speed)
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] not in (*benchmarks.choices, "-h", "--help"):
+        if words and not words[0].startswith("-") and words[0] != "built-in" and not Path(words[0]).exists():
+            parser.error(f"no benchmark and no file {words[0]!r}; benchmarks are {', '.join(benchmarks.choices)}")
         words.insert(0, "speed")
     found = parser.parse_args(words)
     try:

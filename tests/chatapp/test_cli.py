@@ -353,7 +353,7 @@ def test_bench_measures_in_a_process_of_its_own_and_passes_its_exit_code_on(tmp_
     assert helped.stdout.startswith("usage: qwenchat bench resume")
     wrong = qwenchat("bench", "nonsense")
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "invalid choice: 'nonsense'" in wrong.stderr
+    assert "no benchmark and no file 'nonsense'; benchmarks are resume, draft, memory, speed" in wrong.stderr
 
 
 @pytest.mark.parametrize(("end", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 15)", 143)])

@@ -79,7 +79,9 @@ def test_speed_is_measured_in_all_its_parts(capsys: pytest.CaptureFixture[str]) 
     assert min(*figures, *(decode["tok_per_s"] for decode in found["decode"])) > 0
 
 
-def test_speed_goes_without_its_name_and_without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speed_goes_without_its_name_and_without_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.gguf").touch()
     asked: list[tuple[Path, int]] = []
 
     def measure(path: Path, contexts: list[int], prefill: int, *rest: object) -> Report:
