@@ -32,6 +32,7 @@ def distance(found: np.ndarray, known: np.ndarray) -> float:
     return float(np.linalg.norm(found - known) / np.linalg.norm(known))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny-dense", "tiny-moe"])
 def test_a_few_rows_and_one_row_are_exact(name: str) -> None:
     """Chunks of 4 rows and of 1, the MTP block's too."""
@@ -53,6 +54,7 @@ def test_many_rows_are_as_near_as_half_precision_is(name: str) -> None:
     assert distance(found["logits"][-len(logits) :], logits) <= HALF
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dense-Q4_K_M"])
 def test_a_file_of_the_fixtures(fixtures: Path, name: str) -> None:
     """A few tokens of it, at real widths, as the reference has them; the known ones take minutes, below."""

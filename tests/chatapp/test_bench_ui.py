@@ -63,6 +63,7 @@ def may_change(case: str, text: str, at: int, in_sight: int) -> int:
     return piece.count("\n") + (not piece.endswith("\n")) + 1
 
 
+@pytest.mark.slow
 async def test_a_frame_draws_what_is_new_and_nobody_looks_at_all_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []  # rows
     looks: list[int] = []

@@ -341,6 +341,7 @@ def test_a_data_folder_that_cannot_be_made_is_a_sentence(run: Run, folder: Path,
 # Programs of their own
 
 
+@pytest.mark.slow
 def test_bench_measures_in_a_process_of_its_own_and_passes_its_exit_code_on(tmp_path: Path) -> None:
     def qwenchat(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-P", "-m", "chatapp", *words]

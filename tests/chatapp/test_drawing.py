@@ -84,6 +84,7 @@ async def test_the_mouse_finds_the_character_it_points_at(tmp_path: Path) -> Non
                     assert row.text[offset.x] == line[place]
 
 
+@pytest.mark.slow
 @here("it counts what a reply in known pieces draws")
 async def test_a_frame_of_a_reply_draws_its_new_rows_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: Counter[str] = Counter()

@@ -63,6 +63,7 @@ def connects(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.slow
 async def test_list_stream_think_cancel_and_go_on(url: str, tmp_path: Path) -> None:
     """In one test, as each worker of the test run would start a server of its own."""
     backend = RemoteBackend({}, {})

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rewrite import GOLDENS
 
 from runtime.chat_template import ChatTemplate
@@ -45,6 +46,7 @@ def settled(reply: str) -> int:
     return len(template.stable_prefix(history, thinking=False))
 
 
+@pytest.mark.slow
 def test_the_second_process_reads_only_what_is_new(tmp_path: Path) -> None:
     first = answer(tmp_path, QUESTION)
     assert first["stats"]["cached_tokens"] == 0

@@ -151,6 +151,7 @@ class TestLongConversations:
             await chat.pilot.press("ctrl+home")
             await chat.until(lambda: len(chat.screen.transcript.blocks) == SHOWN + 2 * PAGE)
 
+    @pytest.mark.slow
     @here("it asks for no reply")
     async def test_the_oldest_are_unmounted_as_it_grows_and_can_be_seen_again(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:

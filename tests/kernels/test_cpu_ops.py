@@ -289,6 +289,7 @@ def _asleep(machine: Machine) -> None:
         assert time.monotonic() < deadline
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_machine() -> None:
     # by name, not by number: threads of earlier tests may end in between
     before = set(threading.enumerate())

@@ -31,6 +31,7 @@ def test_drafting_by_its_own_choice_must_not_lose(ratio: float, good: bool) -> N
     assert report(ratio).good is good
 
 
+@pytest.mark.slow
 def test_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
     bench.main(["draft", str(GOLDENS / "tiny-dense.gguf"), "--rounds", "1", "--max-tokens", "3", "--json"])
     found = json.loads(capsys.readouterr().out)

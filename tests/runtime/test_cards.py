@@ -86,6 +86,7 @@ def one_by_one(name: str, room: Placement | None) -> Qwen35:
     return model
 
 
+@pytest.mark.slow
 def test_three_cards_give_the_numbers_of_one() -> None:
     """The MTP block is on the first card, embeddings and head on the second, attention on the third."""
     where = (0, 1, 1, 2, 0)
@@ -101,6 +102,7 @@ def test_three_cards_give_the_numbers_of_one() -> None:
     assert model.mtp and model.mtp.ops is tables[0]
 
 
+@pytest.mark.slow
 def test_experts_that_are_chosen_often_are_on_their_layers_cards() -> None:
     """Two of five of each layer, on one card or on two."""
     layers, each = (0, 0, 1, 1), 2 * 3 * 24 * 32 * 2  # bytes in float16

@@ -12,6 +12,7 @@ from runtime import lean_torch
 from runtime.machine import gpu_driver
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux" or gpu_driver() or not torch.__version__.startswith(lean_torch._TESTED),
     reason="torch is imported as it is",

@@ -45,6 +45,7 @@ def allocated() -> int:
 
 
 class TestBudget:
+    @pytest.mark.slow
     def test_fifty_conversations_stay_within_it(self, model: Qwen35) -> None:
         """Each of several turns, every one of which leaves checkpoints."""
         budget = 12 * one_checkpoint(model) + 4 * memory([prefilled(model, prompt(0))])
@@ -60,6 +61,7 @@ class TestBudget:
         _, cached = ask(engine, "49", request(prompt(49, 30)))
         assert cached >= 45
 
+    @pytest.mark.slow
     def test_fifty_conversations_take_no_more_of_the_machine_s_memory(
         self, model: Qwen35, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

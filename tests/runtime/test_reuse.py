@@ -210,6 +210,7 @@ class TestAfterARestart:
         assert fresh.messages == talk.messages
 
 
+@pytest.mark.slow
 @MODES
 @pytest.mark.parametrize("at_once", [True, False], ids=["read at once", "turn by turn"])
 def test_after_a_restart_every_message_of_a_long_conversation_is_a_place_to_come_back_to(

@@ -118,6 +118,7 @@ for target, kernel in every_kernel(list(some)):
 """
 
 
+@pytest.mark.slow
 def test_what_is_compiled_ahead_is_what_a_card_compiles_at_run_time() -> None:
     """Types, constants and alignments are those that Triton finds in the arguments of the launches."""
     same, other = json.loads(not_interpreted("-c", _AT_RUN_TIME))

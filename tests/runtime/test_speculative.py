@@ -75,9 +75,11 @@ class TestGreedy:
     def test_the_reply_is_the_same(self, model: Qwen35, drafts: int | None) -> None:
         assert tokens(run(model, drafts, max_tokens=80)) == tokens(run(model, 0, max_tokens=80))
 
+    @pytest.mark.slow
     def test_512_tokens_are_the_same(self, model: Qwen35) -> None:
         assert tokens(run(model, 3, max_tokens=512)) == tokens(run(model, 0, max_tokens=512))
 
+    @pytest.mark.slow
     def test_random_drafts_leave_no_trace(self, model: Qwen35, monkeypatch: pytest.MonkeyPatch) -> None:
         plain = tokens(run(model, 0, max_tokens=512))
         rng = random.Random(1)
@@ -119,6 +121,7 @@ class TestGreedy:
         assert cut_too == plain[: len(cut_too)]
         assert after == after_too
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("column", ["reference", "cpu"])
     def test_the_learnt_model_accepts_most_of_its_drafts_and_says_the_same(
         self, fixtures: Path, column: Column

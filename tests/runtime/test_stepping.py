@@ -190,6 +190,7 @@ def test_numbers_that_are_not_finite_are_said(model: Qwen35, last_norm: torch.Te
         found.choose(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafts", [2])
 def test_a_reply_over_several_blocks_of_the_cache(model: Qwen35, monkeypatch: pytest.MonkeyPatch, drafts: int) -> None:
     """Keys and values come to lie in new blocks, and an edit brings back a state from before."""

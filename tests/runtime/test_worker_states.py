@@ -193,6 +193,7 @@ def test_what_was_used_last_is_in_memory_when_the_first_turn_has_settled(start: 
     assert {(s.conversation_id, s.in_memory) for s in report(worker, CacheList()).states} == {("a", True), ("b", True)}
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_folder_neither_lose_nor_mix_anything(
     start: Callable[..., Threaded], tmp_path: Path
 ) -> None:

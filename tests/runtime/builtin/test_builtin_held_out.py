@@ -199,6 +199,7 @@ def test_no_held_out_question_is_a_phrasing_of_the_grammar(world: World, subject
         pytest.fail(f"{len(clashes)} phrasings to be worded differently: {clashes}", pytrace=False)
 
 
+@pytest.mark.slow
 def test_no_held_out_question_is_asked_for_a_statement(world: World) -> None:
     questions = questions_of_statements()
     assert "where is the {spare}" in asked_by_the_grammar("Hey, where is the drill?", questions)

@@ -66,6 +66,7 @@ def test_positions_rise_by_one_but_for_the_jumps(tokenizer: Tokenizer, world: Wo
     assert 0 < (step > 1).mean() < 0.02
 
 
+@pytest.mark.slow
 def test_the_loss_falls(folder: Path) -> None:
     run = run_in(folder, replace(CONFIG, tokens=60 * 2 * 256))
     seen = [run.advance().trunk for _ in range(45)]
@@ -73,6 +74,7 @@ def test_the_loss_falls(folder: Path) -> None:
     assert np.mean(seen[-5:]) < seen[0] - 1.5
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_unbroken_one(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("unbroken")
     (other / "vocabulary.json").write_bytes((folder / "vocabulary.json").read_bytes())
