@@ -72,8 +72,7 @@ class Hub:
 
     async def look(self, folders: Sequence[str], context_length: int | None, kv_type: str) -> Here:
         """The machine, the models that are on it, and downloads that run or have stopped. All raise HubError."""
-        kind = "q8" if kv_type == "q8" else "auto"
-        return await self._ask(Look(next(self._numbers), tuple(folders), context_length, kind), Here)  # type: ignore[arg-type]
+        return await self._ask(Look(next(self._numbers), tuple(folders), context_length, kv_type), Here)  # type: ignore[arg-type]
 
     async def advise(self) -> tuple[RemoteModel, ...]:
         return (await self._ask(Advise(next(self._numbers)), Files)).files

@@ -34,7 +34,7 @@ def _attention(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], gate
     → [T, Hq, D]. Query head h reads kv head h // (Hq / Hkv).
     """
     tokens, heads, dim = q.shape
-    k, v = (torch.cat(list(blocks), dim=1)[:, None] for blocks in (keys, values))  # [Hkv, 1, positions, D]
+    k, v = (torch.cat(list(blocks), dim=1)[:, None].float() for blocks in (keys, values))  # [Hkv, 1, positions, D]
     grouped = q.view(tokens, k.shape[0], -1, dim).permute(1, 2, 0, 3)  # [Hkv, group, T, D]
     parts = []
     for first in range(0, tokens, _ROWS_AT_ONCE):
@@ -61,9 +61,11 @@ def _store_rows(k: Tensor, v: Tensor, keys: Sequence[Tensor], values: Sequence[T
 def _store_cases() -> Iterator[Case]:
     """The blocks are the results, so each case is for one use."""
     randn = random_tensors(15)
-    for tokens, start, block in ((1, 0, 8), (1, 9, 8), (21, 5, 8)):
-        keys, values = (tuple(randn(2, block, 16) for _ in range(4)) for _ in range(2))
-        yield Case(f"{tokens}+{start}b{block}", (randn(tokens, 2, 16), randn(tokens, 2, 16), keys, values, start))
+    plain, short = torch.float32, torch.float16
+    for tokens, start, block, kind in ((1, 0, 8, plain), (1, 9, 8, plain), (21, 5, 8, plain), (21, 5, 8, short)):
+        keys, values = (tuple(randn(2, block, 20).to(kind) for _ in range(4)) for _ in range(2))
+        k, v = randn(tokens, 2, 20), 1e-6 * randn(tokens, 2, 20)  # of which the values are no normal halves
+        yield Case(f"{tokens}+{start}b{block}{'' if kind == plain else 'f16'}", (k, v, keys, values, start))
 
 
 def _rope_cases() -> Iterator[Case]:
@@ -75,14 +77,19 @@ def _rope_cases() -> Iterator[Case]:
 
 def _attention_cases() -> Iterator[Case]:
     randn = random_tensors(9)
-    shapes = ((1, 0, 4, 2, 64, 8), (1, 37, 3, 1, 32, 16), (4, 100, 4, 2, 64, 32), (300, 5, 2, 2, 16, 64))
-    for tokens, start, heads, kv, dim, block in shapes:
+    plain, short = torch.float32, torch.float16
+    shapes = (
+        (1, 0, 4, 2, 64, 8, plain), (1, 37, 3, 1, 32, 16, plain), (4, 100, 4, 2, 64, 32, plain),
+        (300, 5, 2, 2, 16, 64, plain), (1, 37, 4, 1, 32, 16, short), (4, 100, 6, 2, 64, 32, short),
+        (300, 5, 2, 2, 16, 64, short),
+    )  # fmt: skip
+    for tokens, start, heads, kv, dim, block, kind in shapes:
         end = start + tokens
-        cache = randn(2, kv, -(-end // block) * block + block, dim)
+        cache = randn(2, kv, -(-end // block) * block + block, dim).to(kind)
         cache[:, :, end:] = torch.nan  # what lies beyond the last position must not be read
         keys, values = (tuple(half.split(block, dim=1)) for half in cache)
         q = randn(tokens, heads, dim)
-        name = f"{tokens}+{start}h{heads}kv{kv}x{dim}b{block}"
+        name = f"{tokens}+{start}h{heads}kv{kv}x{dim}b{block}" + ("" if kind == plain else "f16")
         yield Case(name, (q, keys, values, randn(tokens, heads, dim), start))
 
 

@@ -40,7 +40,7 @@ _MOST = 8  # processes
 _PIECES = (1, 2, 3, 9, 12, 16, 17, 20, 32, 33, 37, 48, 65)
 
 
-def launches(noted: Noted, kv: KVType = "f32") -> Iterator[Launch]:
+def launches(noted: Noted, kv: KVType = "f16") -> Iterator[Launch]:
     """What a model launches in prompts of any length, and in steps with any number of drafts."""
     config = noted.model.config
     for rows in (*_PIECES, config.prefill_chunk):
@@ -50,7 +50,7 @@ def launches(noted: Noted, kv: KVType = "f32") -> Iterator[Launch]:
         yield from noted.step(drafts, kv=kv)
 
 
-def needed(path: Path | str, target: str, kv: KVType = "f32") -> list[Kernel]:
+def needed(path: Path | str, target: str, kv: KVType = "f16") -> list[Kernel]:
     """The programs of a file's model, and those of the cases by which a card is tried. Raises UserError for a file that
     is no model.
     """

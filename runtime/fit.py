@@ -70,7 +70,7 @@ def read(path: Path) -> tuple[ModelConfig, int]:
 
 def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "auto") -> Need:
     """What the model takes with a conversation of `context` tokens."""
-    per_head = config.head_dim + 4 if kv_type == "q8" else 4 * config.head_dim
+    per_head = config.head_dim + 4 if kv_type == "q8" else (4 if kv_type == "f32" else 2) * config.head_dim
     per_layer = 2 * config.kv_heads * per_head * (-(-context // BLOCK) * BLOCK)
     delta = config.delta
     deltas = config.layers - config.attention_layers

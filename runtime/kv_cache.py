@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,15 @@ from kernels.cpu.memory import lasting
 
 BLOCK = 256  # tokens
 
-KVType = Literal["f32", "q8"]
+KVType = Literal["f16", "f32", "q8"]
+_TYPES = {"f16": torch.float16, "f32": torch.float32, "q8": torch.int8}
+
+
+def kv_type(asked: str, column: str) -> KVType:
+    """Of a column of the op table; for `auto` 16 bits, and 32 in the references, which are to be exact."""
+    if asked == "auto":
+        return "f32" if column == "reference" else "f16"
+    return cast(KVType, asked)
 
 
 @dataclass(frozen=True)
@@ -34,8 +42,8 @@ class KVBlock:
 
     Layers that lie elsewhere than others are in tensors of their own, which their home's name begins.
 
-    `f32`: keys and values [layers, Hkv, BLOCK, D]. `q8`: the same in int8, and key_scales and value_scales
-    [layers, Hkv, BLOCK], fp32: row = int8 · scale.
+    `f16`, `f32`: keys and values [layers, Hkv, BLOCK, D] of that type. `q8`: the same in int8, and key_scales and
+    value_scales [layers, Hkv, BLOCK], fp32: row = int8 · scale.
 
     Several sequences may hold one block. The first `used` rows are part of one of them and are never
     written again. `digest` names the content of a full block, once a snapshot has asked for it.
@@ -109,7 +117,7 @@ class KVCache:
         return KVBlock(tensors)
 
     def _tensors(self, shape: tuple[int, ...], home: Home) -> dict[str, Tensor]:
-        kind = torch.float32 if self.kind == "f32" else torch.int8
+        kind = _TYPES[self.kind]
         new = {f"{home.name}{name}": _lasting(shape, kind, home.card) for name in ("keys", "values")}
         if self.kind == "q8":
             names = ("key_scales", "value_scales")

@@ -22,7 +22,7 @@ from runtime.cores import default_threads
 from runtime.engine import Engine
 from runtime.errors import UserError
 from runtime.fingerprint import fingerprint
-from runtime.kv_cache import KVType
+from runtime.kv_cache import kv_type
 from runtime.machine import gpu_kernels
 from runtime.models.config import ModelError
 from runtime.models.loading import LoadedModel, load_model
@@ -61,7 +61,7 @@ def open_chat_model(
     by_mode = presets.presets(metadata)
     thinking_default = presets.thinking_by_default(metadata)
     context_length = _context_length(command.context_length, config.trained_context)
-    new_state = partial(loaded.model.new_state, _KV_TYPES[command.kv_type])
+    new_state = partial(loaded.model.new_state, kv_type(command.kv_type, loaded.model.ops.column))
     memory_budget = _physical_memory() // _STATES_SHARE if command.memory_budget is None else command.memory_budget
     pool = StatePool(new_state, memory_budget, _snapshots(command, loaded, new_state, notify))
     chat = ChatModel(
@@ -117,7 +117,7 @@ def _compile(command: Load, table: OpTable, notify: Callable[[str], None]) -> No
     if table.card:
         from runtime.compiling import compile_needed  # which takes Triton's compiler in
 
-        compile_needed(command.path, table.card, _KV_TYPES[command.kv_type], notify)
+        compile_needed(command.path, table.card, kv_type(command.kv_type, table.column), notify)
 
 
 def _slower(asked: str, ops: OpTable) -> list[str]:
@@ -132,9 +132,6 @@ def _slower(asked: str, ops: OpTable) -> list[str]:
     return [f"On the GPU the references run in place of {', '.join(missing)}."] if missing else []
 
 
-_KV_TYPES: dict[str, KVType] = {"auto": "f32", "q8": "q8"}
-
-
 def _snapshots(
     command: Load, loaded: LoadedModel, new: Callable[[], SequenceState], notify: Callable[[str], None]
 ) -> SnapshotStore | None:
@@ -144,7 +141,7 @@ def _snapshots(
     try:
         model = loaded.model
         column = model.ops.column + model.spread.pattern
-        key = fingerprint(loaded.gguf.paths, column, command.kv_type, "mtp" if model.mtp else "")
+        key = fingerprint(loaded.gguf.paths, column, kv_type(command.kv_type, model.ops.column), "mtp" if model.mtp else "")
     except OSError:
         return None  # a file that can be mapped but no longer read: it has other things to worry about
     budget = _SNAPSHOT_BUDGET if command.snapshot_budget is None else command.snapshot_budget

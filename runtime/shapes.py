@@ -117,7 +117,7 @@ class Noted:
     model: Qwen35
     card: Card
 
-    def prefill(self, rows: int, context: int = 0, kv: KVType = "f32") -> list[Launch]:
+    def prefill(self, rows: int, context: int = 0, kv: KVType = "f16") -> list[Launch]:
         """What a forward of `rows` tokens after `context` others launches."""
         del self.card.launches[:]
         state = self.model.new_state(kv)
@@ -127,7 +127,7 @@ class Noted:
         self.model.forward([0] * rows, state)
         return list(self.card.launches)
 
-    def step(self, drafts: int = 0, context: int = 1024, kv: KVType = "f32") -> list[Launch]:
+    def step(self, drafts: int = 0, context: int = 1024, kv: KVType = "f16") -> list[Launch]:
         """What a step of decoding launches: `drafts` made, all rows verified, a token chosen after each."""
         del self.card.launches[:]
         model, config = self.model, self.model.config
@@ -162,11 +162,11 @@ class Shaped(Noted):
         return cls(Qwen35(weights, weights, config, OpTable("triton", card=card)), card, weights)
 
 
-def decode_bytes(shaped: Shaped, context: int, kv: KVType = "f32") -> float:
+def decode_bytes(shaped: Shaped, context: int, kv: KVType = "f16") -> float:
     """What a token must read and write at least: the weights that it uses, its keys and values, and its states."""
     config = shaped.model.config
     weights = sum(size for name, size in shaped.weights.used.items() if not name.startswith(f"blk.{config.layers}."))
-    row = 2 * config.kv_heads * (config.head_dim + 4 if kv == "q8" else 4 * config.head_dim)
+    row = 2 * config.kv_heads * (config.head_dim + 4 if kv == "q8" else {"f16": 2, "f32": 4}[kv] * config.head_dim)
     delta = config.delta
     states = 2 * 4 * delta.value_heads * delta.head_dim**2 * config.recurrent.count(True)
     return weights + config.attention_layers * row * (context + 1) + states

@@ -24,7 +24,7 @@ from kernels.residual import shift_rows
 from runtime.cache import RecurrentState, SequenceState, StagedRows, StagedState
 from runtime.errors import Interrupted
 from runtime.graphs import GraphStepper
-from runtime.kv_cache import KVType
+from runtime.kv_cache import KVType, kv_type
 from runtime.models import fused
 from runtime.models.config import ModelConfig, UnknownTokenError
 from runtime.models.draft_head import DraftHead
@@ -64,7 +64,9 @@ class Qwen35:
         if ids and not (min(ids) >= 0 and max(ids) < self.vocabulary):
             raise UnknownTokenError(next(id for id in ids if not 0 <= id < self.vocabulary), self.vocabulary)
 
-    def new_state(self, kv: KVType = "f32") -> SequenceState:
+    def new_state(self, kv: KVType | None = None) -> SequenceState:
+        """`kv` None: what the ops take where nobody chooses."""
+        kv = kv or kv_type("auto", self.ops.column)
         return SequenceState.empty(
             self.config, mtp=self.mtp is not None, kv=kv, home=self.spread.home, device=self.ops.device
         )

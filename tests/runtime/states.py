@@ -37,7 +37,7 @@ def new_store(
     budget: int = MANY,
     notices: list[str] | None = None,
     key: str = "model",
-    kv: KVType = "f32",
+    kv: KVType | None = None,
 ) -> SnapshotStore:
     notify = notices.append if notices is not None else unexpected
     return SnapshotStore(folder, key, partial(model.new_state, kv), model.config.hidden, budget, notify)
@@ -48,7 +48,7 @@ def unexpected(sentence: str) -> None:
 
 
 def new_engine(
-    model: Qwen35, *, memory: int = MANY, store: SnapshotStore | None = None, context: int = 2048, kv: KVType = "f32"
+    model: Qwen35, *, memory: int = MANY, store: SnapshotStore | None = None, context: int = 2048, kv: KVType | None = None
 ) -> Engine:
     return Engine(model, context, StatePool(partial(model.new_state, kv), memory, store))
 
@@ -66,7 +66,7 @@ def ask(engine: Engine, name: str, wanted: Request, cancelled: Callable[[], bool
     return [s.id for s in steps if isinstance(s, NewToken)], next(s.cached for s in steps if isinstance(s, Prefilled))
 
 
-def prefilled(model: Qwen35, ids: Sequence[int], kv: KVType = "f32") -> SequenceState:
+def prefilled(model: Qwen35, ids: Sequence[int], kv: KVType | None = None) -> SequenceState:
     """A fresh state of `ids`, in one forward."""
     state = model.new_state(kv)
     if ids:
