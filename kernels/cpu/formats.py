@@ -23,6 +23,7 @@ from llvmlite import ir
 from kernels.cpu.dot import lookup, spread_bits
 from kernels.cpu.ir import LANES, Function, Value, f32, half, i8, i16, i32, vector
 from kernels.cpu.isa import Target
+from kernels.cpu.streams import Asking
 
 _BYTES = vector(i8, 4 * LANES)
 _WORDS = vector(i32, LANES)
@@ -32,12 +33,14 @@ class Block:
     """One block of a panel in a function being written; what is loaded once is not loaded again."""
 
     def __init__(
-        self, f: Function, address: Value, places: Mapping[tuple[int, str], int] | None = None, ahead: int = 0
+        self,
+        f: Function,
+        address: Value,
+        places: Mapping[tuple[int, str], int] | None = None,
+        asking: Asking | None = None,
     ) -> None:
-        """`places`: where units lie; None while that is being found out. `ahead`: bytes from what is loaded to what is
-        asked for meanwhile.
-        """
-        self.f, self.address, self._places, self._ahead = f, address, places, ahead
+        """`places`: where units lie; None while that is being found out. `asking`: for what is read later."""
+        self.f, self.address, self._places, self._asking = f, address, places, asking
         self._loaded: dict[tuple[int, str], Value] = {}
         self.used: dict[tuple[int, str], None] = {}  # offset and kind of all units, in the order of their first use
 
@@ -50,8 +53,8 @@ class Block:
         key = offset, name
         if key not in self._loaded:
             place = self._places[key] if self._places else 0
-            if self._ahead and name == "unit" and key not in self.used:
-                self.f.prefetch(self.address + (place + self._ahead))
+            if self._asking and name == "unit" and key not in self.used:
+                self._asking.ask(self.address + place)
             self.used[key] = None
             self._loaded[key] = self.f.load_in_order(self.address + place, types[name])
         return self._loaded[key]
@@ -97,10 +100,16 @@ class HalfBlock(Block):
     """A half of a block whose second half lies as the first does."""
 
     def __init__(
-        self, f: Function, address: Value, form: Format, places: Mapping[tuple[int, str], int], half: Value
+        self,
+        f: Function,
+        address: Value,
+        form: Format,
+        places: Mapping[tuple[int, str], int],
+        half: Value,
+        asking: Asking,
     ) -> None:
         """`half`: 0 or 1."""
-        super().__init__(f, address, places, f.target.ahead)
+        super().__init__(f, address, places, asking)
         self._form, self._half = form, half
         self._made: dict[int, Value] = {}
 
@@ -119,8 +128,8 @@ class HalfBlock(Block):
             step = self._form.halves[max(first for first in self._form.halves if first <= offset)]
             place = self._places[offset, name]
             at = self.address + self._half * (self._places[offset + step, name] - place)
-            if self._ahead and (offset, name) not in self.used:
-                self.f.prefetch(at + (place + self._ahead))
+            if self._asking and (offset, name) not in self.used:
+                self._asking.ask(at + place)
             self.used[offset, name] = None
             self._loaded[offset, name] = self.f.load_in_order(at + place, _BYTES)
         return self._loaded[offset, name]

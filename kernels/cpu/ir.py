@@ -334,10 +334,10 @@ class Function:
         store = self.b.store(value.v, self._pointer(address), align=nbytes)
         store.set_metadata("nontemporal", self.module.add_metadata([self.const(i32, 1).v]))
 
-    def prefetch(self, address: Value) -> None:
-        """Ask for a cache line, into the second cache; the address may lie anywhere."""
+    def prefetch(self, address: Value, *, near: bool = False) -> None:
+        """Ask for a cache line, into the first cache (`near`) or the second; the address may lie anywhere."""
         callee = self.external("llvm.prefetch.p0", ir.VoidType(), (_POINTER, i32, i32, i32))
-        read, locality, data = (ir.Constant(i32, number) for number in (0, 2, 1))
+        read, locality, data = (ir.Constant(i32, number) for number in (0, 3 if near else 2, 1))
         self.b.call(callee, [self._pointer(address), read, locality, data])
 
     def scratch(self, nbytes: int) -> Value:

@@ -15,6 +15,7 @@ class Target:
 
     `dot` is the instruction for four products of bytes summed in 32 bits; "plain" needs none and runs anywhere.
     `ahead` is how many bytes before their use weights are asked for; 0 leaves it to the processor to foresee.
+    `streams` is how many panels of weights a thread reads side by side, see `streams`.
     """
 
     triple: str
@@ -22,6 +23,7 @@ class Target:
     features: str
     dot: Dot
     ahead: int = 0
+    streams: int = 1
 
 
 # What a target has, best first, and the features it must have; narrowing the features gives every one its test.
@@ -52,15 +54,19 @@ def host() -> Target:
     flags = llvm.get_host_cpu_features()
     present = frozenset(name for name, on in flags.items() if on)
     cpu, dot = llvm.get_host_cpu_name(), _best_dot(triple, present)
-    return Target(triple, cpu, flags.flatten(), dot, _ahead(triple, cpu, dot))
+    return Target(triple, cpu, flags.flatten(), dot, _ahead(triple, cpu, dot), 4 if _zen3(cpu, dot) else 1)
 
 
 def _ahead(triple: str, cpu: str, dot: Dot) -> int:
     if not triple.startswith("x86_64"):
         return 0
     if cpu.startswith("znver"):
-        return _AHEAD_ZEN3 if dot == "avx2" else 0
+        return _AHEAD_ZEN3 if _zen3(cpu, dot) else 0
     return _AHEAD
+
+
+def _zen3(cpu: str, dot: Dot) -> bool:
+    return cpu.startswith("znver") and dot == "avx2"
 
 
 def narrowed(dot: Dot) -> Target:

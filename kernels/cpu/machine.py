@@ -180,6 +180,11 @@ class Machine:
         by_threads = -(-count // (4 * self.threads))
         return max(step, min(by_size, by_threads) // step * step)
 
+    def panel_share(self, count: int, nbytes: int) -> int:
+        """The same of panels, so many of which are read side by side that fewer at the end of a piece cost time."""
+        share, side = self.share(count, nbytes, 1), self.target.streams
+        return max(share // side * side, side) if count >= 4 * self.threads * side else share
+
     def packed(self, weight: QuantTensor) -> tuple[Tensor | None, QuantTensor]:
         """The weight's panels, packed when they are first asked for; or None where it is used as it is.
 

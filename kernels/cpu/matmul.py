@@ -37,6 +37,7 @@ from kernels.cpu.dot import Totals, bias, dot, few_registers, nothing, prepared,
 from kernels.cpu.formats import FORMATS, Block, LaneBlock, layout
 from kernels.cpu.ir import LANES, Function, Value, Variable, f32, half, i8, i16, i32, i64, single, vector
 from kernels.cpu.isa import Target
+from kernels.cpu.streams import LINE, Aside, Asking, Onward
 
 FEW = 5  # rows that have a version of their own
 TILE = 8  # rows of a tile beyond that
@@ -47,19 +48,28 @@ def tile_rows(rows: int) -> int:
 
 
 def matmul(module: ir.Module, target: Target, name: str, format_: str, tile: int) -> None:
-    """Words: panels, q, meta, out [T, N], N, K, T, panels a piece. A piece is a run of panels."""
+    """Words: panels, q, meta, out [T, N], N, K, T, panels a piece, panels to a thread's next piece. A piece is a run of
+    panels.
+    """
     f = Function(module, target, name)
     weights, q, meta, out, rows, columns, tokens, share = (f.word(i) for i in range(8))
     panels = (rows + (LANES - 1)) / LANES
     start = f.piece * share
-    stage = _Stage(f, format_) if tile > FEW else None
-    for panel in f.range(start, (start + share).smaller(panels)):
-        at, to, count = weights + panel * _panel(f, format_, columns), out + panel * (4 * LANES), rows - panel * LANES
-        if stage:
-            _panel_of_many(f, stage, tile, at, q, meta, to, 4 * rows, count, columns, tokens)
-            continue
-        for t, total in enumerate(_few(f, format_, tile, at, q, meta, columns / FORMATS[format_].block)):
-            _store_rows(f, to + t * rows * 4, total, count)
+    stop = (start + share).smaller(panels)
+    if tile > FEW:
+        stage = _Stage(f, format_)
+        for panel in f.range(start, stop):
+            at, to = weights + panel * _panel(f, format_, columns), out + panel * (4 * LANES)
+            _panel_of_many(f, stage, tile, at, q, meta, to, 4 * rows, rows - panel * LANES, columns, tokens)
+    else:
+
+        def take(index: Value, sums: list[Value]) -> None:
+            panel = start + index
+            for t, total in enumerate(sums):
+                _store_rows(f, out + panel * (4 * LANES) + t * rows * 4, total, rows - panel * LANES)
+
+        at, blocks = weights + start * _panel(f, format_, columns), columns / FORMATS[format_].block
+        _few(f, format_, tile, at, stop - start, q, meta, blocks, take, f.word(8) * _panel(f, format_, columns))
     f.finish()
 
 
@@ -202,37 +212,83 @@ def _panel_of_many(
                     _store_rows(f, out + (first + t) * stride, total.value, count)
 
 
-def _few(f: Function, format_: str, tile: int, weights: Value, q: Value, meta: Value, blocks: Value) -> list[Value]:
-    """Sums [16] of each row of the tile over all blocks of a panel."""
-    form = FORMATS[format_]
+# `tile` sums [16] of a panel, its number, are taken by this.
+Taker = Callable[[Value, list[Value]], None]
+
+
+def _few(
+    f: Function, format_: str, tile: int, weights: Value, count: Value, q: Value, meta: Value, blocks: Value,
+    take: Taker, then: Value,
+) -> None:  # fmt: skip
+    """Sums of each row of the tile over all blocks of `count` panels, some of them side by side.
+
+    `then`: how far from the first of them those lie that the thread goes on with, as far as can be foreseen.
+    """
+    side, nbytes = f.target.streams, layout(format_).nbytes
+    panel = blocks * nbytes
+    if side == 1:
+        for i in f.range(0, count):
+            totals = [f.variable(f.zero(f32())) for _ in range(tile)]
+            for index in f.range(0, blocks):
+                address = weights + i * panel + index * nbytes
+                _add_block(f, format_, address, index, blocks, q, meta, totals, Onward(f, f.target.ahead))
+            take(i, [total.value for total in totals])
+        return
+    sums = f.scratch(4 * LANES * tile * side)
+    each = nbytes // (LINE * side)  # lines of each panel's next block that are asked for with one block
+    for first in f.range(0, count, side):
+        here, begin = (count - first).smaller(side), weights + first * panel
+        for i in f.range(0, here * tile):
+            f.store(sums + i * (4 * LANES), f.zero(f32()))
+        for index in f.range(0, blocks):
+            following = begin + (index + 1) * nbytes  # after the last one, of the next panels
+            beyond = (first + side >= count).choose(weights + then - begin - panel, panel * (side - 1))
+            following = following + (index + 1).equals(blocks).choose(beyond, 0)
+            for i in f.range(0, here):
+                own = sums + i * (4 * LANES * tile)
+                totals = [f.variable(f.load(own + 4 * LANES * t, f32())) for t in range(tile)]
+                asking = Aside(f, [following + s * panel + i * (each * LINE) for s in range(side)], each)
+                address = begin + i * panel + index * nbytes
+                _add_block(f, format_, address, index, blocks, q, meta, totals, asking)
+                asking.finish()
+                for t, total in enumerate(totals):
+                    f.store(own + 4 * LANES * t, total.value)
+        for i in f.range(0, here):
+            take(first + i, [f.load(sums + (i * tile + t) * (4 * LANES), f32()) for t in range(tile)])
+
+
+def _add_block(
+    f: Function, format_: str, address: Value, index: Value, blocks: Value, q: Value, meta: Value,
+    totals: list[Variable], asking: Asking,
+) -> None:  # fmt: skip
+    """A block of a panel, the one of this index, with all rows of the tile."""
+    form, tile = FORMATS[format_], len(totals)
+    about = meta + index * (form.block // 32 * tile * 4 * META)
     if row_bytes(f.target, tile) == 4:
         if one_row.can(form):
-            return [one_row.sums(f, format_, weights, q, meta, blocks)]
+            one_row.add_block(f, format_, address, q + index * (2 * form.block), about, totals[0], asking)
+            return
         q = q + blocks * (2 * form.block)
-    totals = [f.variable(f.zero(f32())) for _ in range(tile)]
-    for index in f.range(0, blocks):
-        block = Block(f, weights + index * layout(format_).nbytes, layout(format_).places, f.target.ahead)
-        x = q + index * (2 * form.block * tile)
-        about = meta + index * (form.block // 32 * tile * 4 * META)
-        scaled = [f.zero(f32())] * tile
-        below = [f.zero(f32())] * tile
-        for group in range(form.block // form.group):
-            products = _group(f, format_, block, group, tile, x, about)
-            scale = form.scale(block, group) if form.scale else None
-            minimum = form.minimum(block, group) if form.minimum else None
-            for t in range(tile):
-                place = about + (group * form.group // 32 * tile + t) * 4 * META
-                part = products[t].float() * f.load(place + 4 * SCALE, single, 4).splat()
-                scaled[t] = part * scale + scaled[t] if scale else scaled[t] + part
-                if form.dmin:
-                    total = f.load(place + 4 * (SUM + which(form.group, group)), single, 4).splat()
-                    below[t] = total * minimum + below[t] if minimum else below[t] + total
-        d = form.d(block)
-        dmin = form.dmin(block) if form.dmin else None
+    block = Block(f, address, layout(format_).places, asking)
+    x = q + index * (2 * form.block * tile)
+    scaled = [f.zero(f32())] * tile
+    below = [f.zero(f32())] * tile
+    for group in range(form.block // form.group):
+        products = _group(f, format_, block, group, tile, x, about)
+        scale = form.scale(block, group) if form.scale else None
+        minimum = form.minimum(block, group) if form.minimum else None
         for t in range(tile):
-            total = scaled[t] * d + totals[t].value
-            totals[t].value = total - below[t] * dmin if dmin else total
-    return [total.value for total in totals]
+            place = about + (group * form.group // 32 * tile + t) * 4 * META
+            part = products[t].float() * f.load(place + 4 * SCALE, single, 4).splat()
+            scaled[t] = part * scale + scaled[t] if scale else scaled[t] + part
+            if form.dmin:
+                total = f.load(place + 4 * (SUM + which(form.group, group)), single, 4).splat()
+                below[t] = total * minimum + below[t] if minimum else below[t] + total
+    d = form.d(block)
+    dmin = form.dmin(block) if form.dmin else None
+    for t in range(tile):
+        total = scaled[t] * d + totals[t].value
+        totals[t].value = total - below[t] * dmin if dmin else total
 
 
 def _group(f: Function, format_: str, block: Block, group: int, tile: int, x: Value, about: Value) -> list[Value]:
@@ -347,9 +403,9 @@ def experts(module: ir.Module, target: Target, name: str, kind: str) -> None:
     pair, part = f.piece / parts, f.piece % parts
     source = pair / used
     of_expert = weights + f.load(ids + 8 * pair, i64) * nbytes
-    for index in f.range(part * share, ((part + 1) * share).smaller(count)):
-        to = out + (pair * rows + index * step) * 4
-        if kind in PLAIN:
+    first, last = part * share, ((part + 1) * share).smaller(count)
+    if kind in PLAIN:
+        for index in f.range(first, last):
             row = of_expert + index * columns * PLAIN[kind]
             total = f.sum_over(
                 columns,
@@ -358,14 +414,17 @@ def experts(module: ir.Module, target: Target, name: str, kind: str) -> None:
                     * f.load(x + (source * columns + k) * 4, f32(lanes))
                 ),
             )
-            f.store(to, total)
-        else:
-            form = FORMATS[kind]
-            blocks = columns / form.block
-            panel = of_expert + index * blocks * layout(kind).nbytes
-            row = x + source * columns * row_bytes(target, 1)
-            [numbers] = _few(f, kind, 1, panel, row, meta + source * columns * (META // 8), blocks)
-            _store_rows(f, to, numbers, rows - index * LANES)
+            f.store(out + (pair * rows + index) * 4, total)
+        f.finish()
+        return
+
+    def take(index: Value, sums: list[Value]) -> None:
+        panel = first + index
+        _store_rows(f, out + (pair * rows + panel * LANES) * 4, sums[0], rows - panel * LANES)
+
+    blocks = columns / FORMATS[kind].block
+    at, row = of_expert + first * blocks * layout(kind).nbytes, x + source * columns * row_bytes(target, 1)
+    _few(f, kind, 1, at, last - first, row, meta + source * columns * (META // 8), blocks, take, (last - first) * blocks * layout(kind).nbytes)
     f.finish()
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from kernels.cpu.activations import META, SCALE, SUM, which
 from kernels.cpu.formats import FORMATS, Block, Format, HalfBlock, layout
 from kernels.cpu.ir import Function, Value, Variable, f32, i8, i16, i32, single, vector
+from kernels.cpu.streams import Asking
 
 _BYTES, _SHORTS, _WORDS = vector(i8, 32), vector(i16, 16), vector(i32, 8)
 _LARGEST_SHORT = 32767
@@ -27,25 +28,25 @@ def can(form: Format) -> bool:
     return not form.signed
 
 
-def sums(f: Function, format_: str, weights: Value, x: Value, meta: Value, blocks: Value) -> Value:
-    """Of 16 rows over all blocks of a panel: float32 [16]."""
+def add_block(
+    f: Function, format_: str, address: Value, x: Value, meta: Value, total: Variable, asking: Asking
+) -> None:
+    """Products of a block of a panel, 16 rows: float32 [16]."""
     form, place = FORMATS[format_], layout(format_)
     groups = range(form.block // form.group)
-    total = f.variable(f.zero(f32()))
-    for index in f.range(0, blocks):
-        whole = Block(f, weights + index * place.nbytes, place.places, f.target.ahead)
-        at, about = x + index * (2 * form.block), meta + index * (form.block // 32 * 4 * META)
-        parts = [f.variable(f.zero(f32())) for _ in range(2)]
-        if form.halves:
-            for half in f.range(0, 2):
-                block = HalfBlock(f, whole.address, form, place.places, half)
-                some = groups[: len(groups) // 2]
-                _add(f, form, block, some, at + half * form.block, about + half * (form.block // 16 * META), parts)
-        else:
-            _add(f, form, whole, groups, at, about, parts)
-        done = parts[0].value * form.d(whole) + total.value
-        total.value = done - parts[1].value * form.dmin(whole) if form.dmin else done
-    return total.value
+    parts = [f.variable(f.zero(f32())) for _ in range(2)]
+    if form.halves:
+        for half in f.range(0, 2):
+            of_half = asking.part(half, 2)
+            block = HalfBlock(f, address, form, place.places, half, of_half)
+            some = groups[: len(groups) // 2]
+            _add(f, form, block, some, x + half * form.block, meta + half * (form.block // 16 * META), parts)
+            of_half.finish()
+    whole = Block(f, address, place.places, asking)
+    if not form.halves:
+        _add(f, form, whole, groups, x, meta, parts)
+    done = parts[0].value * form.d(whole) + total.value
+    total.value = done - parts[1].value * form.dmin(whole) if form.dmin else done
 
 
 def _add(

@@ -225,8 +225,8 @@ def projections(machine: Machine, x: Tensor, weights: Sequence[QuantTensor]) -> 
             machine.call(matmul.matmul_plain, (kept.type.name,), -(-rows // share), *words, group=index + 1)
         else:
             count = -(-rows // 16)
-            share = machine.share(count, panels.nbytes // max(count, 1), 1)
-            of_panels = panels, q, meta, out, rows, columns, tokens, share
+            share = machine.panel_share(count, panels.nbytes // max(count, 1))
+            of_panels = panels, q, meta, out, rows, columns, tokens, share, share * machine.threads
             machine.call(matmul.matmul, (weight.type.name, tile), -(-count // share), *of_panels, group=index + 1)
     return tuple(outs)
 
@@ -287,7 +287,7 @@ def _pairs(machine: Machine, x: Tensor, ids: Tensor, stacks: Sequence[QuantTenso
         if weight.stride(-1) != 1 or (weight.dim() == 3 and weight.stride(1) != weight.shape[2]):
             raise ValueError("an expert's rows must lie side by side")
         count = -(-rows // step)
-        share = machine.share(count, weight[0].nbytes // max(count, 1), 1)
+        share = machine.panel_share(count, weight[0].nbytes // max(count, 1))
         out = empty((ids.numel(), rows))
         outs.append(out)
         words = weight, weight.stride(0), ids, x if panels is None else q, meta, out, rows, columns, used, share
@@ -338,7 +338,7 @@ def _runs(
                 q, meta, tile = quantised[expert]
                 count = -(-rows // 16)
                 share = machine.share(count, panels[0].nbytes // count, 1)
-                of_expert = panels[expert], q, meta, out[first:last], rows, columns, last - first, share
+                of_expert = panels[expert], q, meta, out[first:last], rows, columns, last - first, share, share
                 machine.call(matmul.matmul, (kept.type.name, tile), -(-count // share), *of_expert, group=group)
     return outs
 

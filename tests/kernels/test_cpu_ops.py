@@ -93,12 +93,12 @@ MANY_ROWS = [
 
 
 def attention_arguments(
-    q8: bool, tokens: int, start: int, heads: int, kv: int, dim: int, block: int
+    kind: str, tokens: int, start: int, heads: int, kv: int, dim: int, block: int
 ) -> tuple[Op[..., torch.Tensor], tuple[Any, ...]]:
     """Whose cache holds NaN beyond the last position."""
-    randn, end = random_tensors(21), start + tokens
+    randn, end, q8 = random_tensors(21), start + tokens, kind == "q8"
     room = -(-end // block) * block + block
-    q, gate, cache = randn(tokens, heads, dim), randn(tokens, heads, dim), list(randn(2, kv, room, dim))
+    q, gate, cache = randn(tokens, heads, dim), randn(tokens, heads, dim), list(randn(2, kv, room, dim).half() if kind == "f16" else randn(2, kv, room, dim))
     parts = [part for half in cache for part in quantize_rows(half)] if q8 else cache
     if q8:  # keys and values, then the scales of both
         parts = parts[::2] + parts[1::2]
@@ -111,9 +111,9 @@ def attention_arguments(
 
 @pytest.mark.usefixtures("nan_filled")
 @pytest.mark.parametrize("shape", MANY_ROWS, ids=str)
-@pytest.mark.parametrize("q8", [False, True], ids=["f32", "q8"])
-def test_attention_of_many_rows_is_the_reference(machine: Machine, q8: bool, shape: tuple[int, ...]) -> None:
-    op, args = attention_arguments(q8, *shape)
+@pytest.mark.parametrize("kind", ["f32", "f16", "q8"])
+def test_attention_of_many_rows_is_the_reference(machine: Machine, kind: str, shape: tuple[int, ...]) -> None:
+    op, args = attention_arguments(kind, *shape)
     found, wanted = OpTable("cpu", machine)[op](*args), op.reference(*args)
     assert (found - wanted).norm() <= op.tolerance * wanted.norm()
 
@@ -124,18 +124,18 @@ def test_attention_of_many_rows_on_other_processors(dot: isa.Dot) -> None:
         narrow = OpTable("cpu", Machine(2, isa.narrowed(dot)))
     except ValueError as error:
         pytest.skip(str(error))
-    for q8, shape in ((False, MANY_ROWS[1]), (True, MANY_ROWS[2])):
-        op, args = attention_arguments(q8, *shape)
+    for kind, shape in (("f32", MANY_ROWS[1]), ("q8", MANY_ROWS[2]), ("f16", MANY_ROWS[3])):
+        op, args = attention_arguments(kind, *shape)
         found, wanted = narrow[op](*args), op.reference(*args)
         assert (found - wanted).norm() <= op.tolerance * wanted.norm()
 
 
-@pytest.mark.parametrize("q8", [False, True], ids=["f32", "q8"])
-def test_a_row_of_a_tile_does_not_feel_the_keys_after_it(machine: Machine, q8: bool) -> None:
+@pytest.mark.parametrize("kind", ["f32", "f16", "q8"])
+def test_a_row_of_a_tile_does_not_feel_the_keys_after_it(machine: Machine, kind: str) -> None:
     """Not even their NaN."""
-    op, (q, *cache, gate, start) = attention_arguments(q8, 33, 31, 12, 2, 32, 16)
+    op, (q, *cache, gate, start) = attention_arguments(kind, 33, 31, 12, 2, 32, 16)
     poisoned = [[block.clone() for block in blocks] for blocks in cache]
-    blocks = poisoned[2 if q8 else 0]  # keys, or their scales
+    blocks = poisoned[2 if kind == "q8" else 0]  # keys, or their scales
     blocks[(start + 20) // 16].select(1, (start + 20) % 16).fill_(torch.nan)
     table = OpTable("cpu", machine)
     found, clean = table[op](q, *poisoned, gate, start), table[op](q, *cache, gate, start)
