@@ -75,7 +75,8 @@ def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "a
     delta = config.delta
     deltas = config.layers - config.attention_layers
     window = 4 * (delta.conv_kernel - 1) * delta.conv_channels
-    state = deltas * (4 * delta.value_heads * delta.head_dim**2 + window)
+    matrices = deltas * 4 * delta.value_heads * delta.head_dim**2
+    state = matrices + deltas * window
     rows = min(config.prefill_chunk, context)
     header, vocabulary = (_HEADER, _VOCABULARY) if file_bytes > _HEADER else (0, 0)
     return Need(
@@ -84,7 +85,7 @@ def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "a
         kv=config.attention_layers * per_layer,
         mtp=config.mtp_layers * per_layer,
         state=COPIES * state,
-        steps=2 * (state + deltas * 4 * ROWS * (2 * delta.conv_channels + 2 * delta.value_heads)),
+        steps=matrices + 2 * deltas * (window + 8 * ROWS * (delta.conv_channels + delta.value_heads)),
         work=rows * work(config),
     )
 

@@ -213,7 +213,7 @@ class GraphStepper:
             self._mark(sampler)
         with self._card.current():
             logits = self._perform(plan, caches, before, after, start)
-        state.stage(_StagedOnCard(tuple(ids), plan.each, after, self._carried))
+        state.stage(_StagedOnCard(tuple(ids), plan.each, after, self._carried, plan.each))
         return after, logits
 
     def _mark(self, sampler: Sampler) -> None:

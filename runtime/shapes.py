@@ -136,7 +136,8 @@ class Noted:
         if state.mtp_kv:
             state.mtp_kv.reserve(0, context + ROWS)
         layout = Layout(config)
-        (_, layers), (_, after) = (layout.views(torch.empty(layout.size, device=_META)) for _ in range(2))
+        slabs = ([torch.empty(n, device=_META) for n in (layout.size, layout.states_size)] for _ in range(2))
+        (_, layers), (_, after) = (layout.views(*parts) for parts in slabs)
         angle = torch.empty(ROWS + 1, config.rope.dim // 2, device=_META)
         one = torch.empty(1, dtype=torch.long, device=_META)
         step(

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from kernels.cpu.pages import LARGE_PAGE, Ahead, large_pages
 
-_CHUNK = 32 << 20
+_CHUNK, _LARGEST_CHUNK = 32 << 20, 1 << 30
 _OWN = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _LASTING = 32 << 10  # bytes from which memory of its own is worth the call
 _PASSING = 256 << 10  # bytes from which the heap's holes matter
@@ -32,16 +32,22 @@ _LOOSE = 2  # times the size that is asked for, up to which a room is not too la
 
 
 class Arena:
-    """Cuts memory from large pieces, which live as long as any tensor in them."""
+    """Cuts memory from large pieces, which live as long as any tensor in them.
+
+    A piece is as large as all before it: each ends somewhere in a large page, whose rest is wasted, which with pieces
+    of 32 MB was 2.5 % of a 4B.
+    """
 
     def __init__(self) -> None:
         self._left = torch.empty(0, dtype=torch.uint8)
+        self._taken = 0
 
     def take(self, nbytes: int) -> Tensor:
         """uint8 [nbytes] at the start of a cache line, not set to anything."""
         room = -(-nbytes // 64) * 64
+        self._taken += room
         if room > len(self._left):
-            fresh = _large_pages(max(room, _CHUNK))
+            fresh = _large_pages(max(room, _CHUNK, min(self._taken, _LARGEST_CHUNK)))
             if len(fresh) - room <= len(self._left):
                 return fresh[:nbytes]
             self._left = fresh

@@ -2,7 +2,8 @@
 
 What a step leaves of the DeltaNet layers is not a state per row, but the state before the rows and what the rows did to
 it (k, v, g, β and the convolution's inputs): whatever number of rows is kept, the next step does those again first,
-part by part in the nearest cache. So verifying reads and writes the states once, as one token does.
+part by part in the nearest cache. So verifying reads and writes the states once, as one token does. And the states can
+be brought further where they are, in memory that is there once: what changes them is part of the sequence already.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 ROWS = 5  # of a step at most: a token, and the drafts after it
 
 _KEPT = 3  # slabs whose memory is looked after: fresh memory is slow
+_LARGE = 8 << 20  # bytes of states that are not to be there twice; smaller ones stay in the caches, where work counts
 
 
 class Left(NamedTuple):
@@ -54,7 +56,9 @@ class Past(NamedTuple):
 
 
 class Layout:
-    """Where everything that a step leaves lies in one piece of memory, the same for any number of rows."""
+    """Where everything that a step leaves lies: in one piece of memory what the rows leave, whatever their number, and
+    in another the states.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         c = config.delta
@@ -63,23 +67,41 @@ class Layout:
             (ROWS, c.conv_channels),
             (ROWS, c.value_heads),
             (ROWS, c.value_heads),
-            (c.value_heads, c.head_dim, c.head_dim),
         )
-        self.shapes = [(ROWS, config.hidden), *(layer * config.recurrent.count(True))]
+        layers = config.recurrent.count(True)
+        self.shapes = [(ROWS, config.hidden), *(layer * layers)]
         self._sizes = [-(-math.prod(shape) // 16) * 16 for shape in self.shapes]
         self.starts = [0, *itertools.accumulate(self._sizes)][:-1]
         self.size = sum(self._sizes)
+        self._state = c.value_heads, c.head_dim, c.head_dim
+        self.state_size = math.prod(self._state)
+        self.states_size = layers * self.state_size
         self.row_bytes = 4 * config.hidden  # of a hidden state
 
-    def views(self, memory: Tensor) -> tuple[Tensor, list[Left]]:
+    def views(self, memory: Tensor, states: Tensor) -> tuple[Tensor, list[Left]]:
         """Hidden states [ROWS, H], and per DeltaNet layer what is left."""
         parts = zip(memory.split(self._sizes), self.shapes, strict=True)
         hidden, *rest = [part[: math.prod(shape)].view(shape) for part, shape in parts]
-        return hidden, [Left(*rest[i : i + 5]) for i in range(0, len(rest), 5)]
+        of_layers = states.view(-1, *self._state)
+        layers = zip(rest[::4], rest[1::4], rest[2::4], rest[3::4], of_layers, strict=True)
+        return hidden, [Left(*parts) for parts in layers]
+
+
+class States:
+    """Those of all layers; who is at which turn of them knows whether they have gone on without it."""
+
+    def __init__(self, layout: Layout, device: torch.device | None = None) -> None:
+        size = layout.states_size
+        self.memory = torch.zeros(size, device=device) if device else streamed(size)
+        self.address = self.memory.data_ptr()
+        self.turn = 0
 
 
 class Slab:
-    """What one step left, of all layers; `moves` are how many rows were kept and how many the states still lack."""
+    """What the rows of one step left, of all layers, and the states, which may be those of other steps too.
+
+    `moves` are how many rows were kept and how many the states still lack.
+    """
 
     def __init__(self, layout: Layout, device: torch.device | None = None) -> None:
         self._layout = layout
@@ -88,13 +110,38 @@ class Slab:
         self.hidden = self.memory[: math.prod(layout.shapes[0])].view(layout.shapes[0])
         self._moves = self.moves.numpy()  # the same memory, quicker to write
         self.addresses = self.memory.data_ptr(), self.moves.data_ptr()
+        self.states = States(layout, device) if device else None  # on a card its own
+        self._on_card = device is not None
+        self._turn = 0
 
-    @cached_property
+    @property
     def layers(self) -> list[Left]:
-        return self._layout.views(self.memory)[1]
+        """Raises RuntimeError where the states are no longer those that the rows follow."""
+        return self._layout.views(self.memory, self.own_states.memory)[1]
+
+    @property
+    def own_states(self) -> States:
+        if self.states is None or self.states.turn != self._turn:
+            raise RuntimeError("the states have gone on without these rows")
+        return self.states
+
+    def take(self) -> None:
+        """The states are from now on this slab's."""
+        assert self.states
+        self.states.turn += 1
+        self._turn = self.states.turn
+
+    def leave(self) -> None:
+        """Nobody needs the states that the rows follow."""
+        if not self._on_card:
+            self.states = None
 
     def move(self, kept: int, missing: int) -> None:
         self._moves[:] = kept, missing
+
+    def lacks_nothing(self) -> None:
+        """The states have what the rows kept."""
+        self._moves[1] = 0
 
 
 class Carried(Sequence[RecurrentState]):
@@ -107,7 +154,9 @@ class Carried(Sequence[RecurrentState]):
 
     def _all(self) -> list[RecurrentState]:
         if self.slab:
-            self._states, self.slab = self._states_of(self.slab), None
+            self._states = self._states_of(self.slab)
+            self.slab.leave()
+            self.slab = None
         return self._states
 
     def settle(self) -> None:
@@ -139,15 +188,17 @@ class Row:
 
 @dataclass(slots=True)
 class StagedSlab:
-    """The rows of a step; `carry` makes a sequence's memory of its slab."""
+    """The rows of a step; `carry` makes a sequence's memory of its slab. `lacking`: the states are those before them."""
 
     ids: tuple[int, ...]
     each: bool
     slab: Slab
     carry: Callable[[Slab], Carried]
+    lacking: bool
 
     def after(self, rows: int) -> Carried:
-        self.slab.move(rows, rows if self.each else 0)
+        self.slab.move(rows, rows if self.lacking else 0)
+        self.slab.take()
         return self.carry(self.slab)
 
     def last(self, rows: int) -> Tensor | Row:
@@ -202,6 +253,8 @@ class Stepper:
         self._model, self._machine = model, machine
         self._layout = Layout(model.config)
         self._slabs: list[Slab] = []
+        self._states: list[States] = []
+        self._large = 4 * self._layout.states_size >= _LARGE
         self._programs: dict[Hashable, tuple[Runnable, Tensor]] = {}
         self._ids = torch.zeros(ROWS, dtype=torch.long)
         self._tokens = torch.zeros(ROWS, dtype=torch.long)
@@ -218,16 +271,18 @@ class Stepper:
         """Let go of the slabs that nobody holds, while many rows need the memory: together as large as the states."""
         while (index := unheld(self._slabs)) is not None:
             del self._slabs[index]
+        while (index := unheld(self._states)) is not None:
+            del self._states[index]
 
     def prepare(self, state: SequenceState, drafts: int) -> None:
         """Lay out the programs of steps with up to so many drafts, so that the first of them need not wait for it."""
         for made in range(drafts + 1):
-            self._program(Plan(1, made=made, chosen=True, each=made > 0), state)
+            self._program(Plan(1, made=made, chosen=True, each=self._large or made > 0), state)
 
     def forward(self, ids: Sequence[int], state: SequenceState, *, each: bool) -> Tensor:
         """`Qwen35.forward` of a few rows after some others."""
         self._id_numbers[: len(ids)] = ids
-        slab, _ = self._run(Plan(len(ids), each=each), state, None)
+        slab, _ = self._run(Plan(len(ids), each=self._large or each), state, None, each=each)
         with torch.inference_mode():
             return slab.hidden[: len(ids)].clone()
 
@@ -236,15 +291,21 @@ class Stepper:
     ) -> Chosen:
         """Read `new` tokens and `made` or `given` drafts after them, and stage them all. Raises UnknownTokenError."""
         self._model.check_ids((*new, *given))
-        plan = Plan(len(new), made, len(given), chosen=True, each=bool(made or given))
+        each = bool(made or given)
+        plan = Plan(len(new), made, len(given), chosen=True, each=self._large or each)
         self._id_numbers[: len(new) + len(given)] = [*new, *given]
-        _, logits = self._run(plan, state, sampler)
+        _, logits = self._run(plan, state, sampler, each=each)
         drafts = self._id_numbers[len(new) : plan.rows].tolist()
         return Chosen(drafts, self._token_numbers[: 1 + len(drafts)].tolist(), logits)
 
-    def _run(self, plan: Plan, state: SequenceState, sampler: Sampler | None) -> tuple[Slab, Tensor]:
+    def _run(
+        self, plan: Plan, state: SequenceState, sampler: Sampler | None, *, each: bool
+    ) -> tuple[Slab, Tensor]:
+        """`each`: whether any number of the rows may be kept."""
         # Tensor operations are few here: to a model that takes 200 µs for a token each of them is a percent.
         before, after = self._before(state), self._free_slab()
+        states = before.own_states
+        after.states = states if plan.each else self._free_states()
         runnable, logits = self._program(plan, state)
         start, last = state.length, state.hidden
         rotary = self._model.rotary
@@ -259,12 +320,15 @@ class Stepper:
         else:
             assert isinstance(last, Tensor)
             address = last.data_ptr()
-        inputs = [*before.addresses, after.addresses[0], address, rotary.addresses[0] + row, rotary.addresses[1] + row]
+        inputs = [*before.addresses, states.address, after.addresses[0], after.states.address]
+        inputs += [address, rotary.addresses[0] + row, rotary.addresses[1] + row]
         if sampler:
             inputs += sampler.addresses
         runnable.run_at(inputs, tables, start)
+        if plan.each:
+            before.lacks_nothing()
         ids = tuple(self._id_numbers[: plan.rows].tolist())
-        state.stage(StagedSlab(ids, plan.each, after, self._carried))
+        state.stage(StagedSlab(ids, each, after, self._carried, plan.each))
         return after, logits
 
     def _before(self, state: SequenceState) -> Slab:
@@ -276,6 +340,8 @@ class Stepper:
     @torch.inference_mode()
     def _brought(self, state: SequenceState) -> Slab:
         slab = self._free_slab()
+        slab.states = self._free_states()
+        slab.take()
         slab.move(0, 0)
         for left, layer in zip(slab.layers, state.recurrent, strict=True):
             left.inputs[: layer.window.shape[0]] = layer.window
@@ -291,7 +357,19 @@ class Stepper:
         if index is None:
             self._slabs = [*self._slabs[1 - _KEPT :], Slab(self._layout)]
             index = len(self._slabs) - 1
+        self._slabs[index].states = None
         return self._slabs[index]
+
+    def _free_states(self) -> States:
+        index = unheld(self._states)
+        if index is None:
+            while (spare := unheld(self._slabs)) is not None:  # each holds on to the states that it had
+                del self._slabs[spare]
+            index = unheld(self._states)
+        if index is None:
+            self._states = [*self._states[1 - _KEPT :], States(self._layout)]
+            index = len(self._states) - 1
+        return self._states[index]
 
     def _program(self, plan: Plan, state: SequenceState) -> tuple[Runnable, Tensor]:
         key = plan, state.kv.kind
@@ -308,16 +386,17 @@ class Stepper:
             state.mtp_kv.reserve(start - 1, plan.rows)
             tables = tables + state.mtp_kv.tables
         before, after = torch.empty(self._layout.size), torch.empty(self._layout.size)
+        states, later = torch.empty(self._layout.states_size), torch.empty(self._layout.states_size)
         moves = torch.zeros(2, dtype=torch.long)
         last = torch.empty(config.hidden)
         cos, sin = (torch.empty(plan.rows + 1, config.rope.dim // 2) for _ in range(2))
-        inputs = [before, moves, after, last, cos, sin]
+        inputs = [before, moves, states, after, later, last, cos, sin]
         choose: Callable[..., None] = model.ops[sample]
         sampler = Sampler.places(model.vocabulary)
         if plan.chosen:
             inputs += sampler
         ids, logits = self._ids[: plan.rows], torch.empty(0)
-        _, layers = self._layout.views(before)
+        _, layers = self._layout.views(before, states)
         past = [Past(left, moves[:1], moves[1:]) for left in layers]
         with self._machine.record(inputs, tables, start) as program:
             hidden = last[None]
@@ -331,6 +410,8 @@ class Stepper:
                 logits = model.logits(hidden[plan.new - 1 :])
                 for i, row in enumerate(logits):
                     choose(row, *sampler, ids[plan.new : plan.new + i], self._tokens[i : i + 1], False)
-        outputs = [hidden, *itertools.chain(*left)]
-        program.parts = [(part, 2, 4 * at) for part, at in zip(outputs, self._layout.starts, strict=True)]
+        outputs = [hidden, *itertools.chain(*(layer[:4] for layer in left))]
+        program.parts = [(part, 3, 4 * at) for part, at in zip(outputs, self._layout.starts, strict=True)]
+        size = 4 * self._layout.state_size
+        program.parts += [(layer.state, 4, size * index) for index, layer in enumerate(left)]
         return self._machine.prepare(program), logits

@@ -49,8 +49,9 @@ def test_keys_values_and_states_are_as_large_as_they_are(name: str, kind: KVType
     assert need.kv == sum(block.nbytes for block in state.kv.blocks)
     assert need.mtp == (sum(block.nbytes for block in state.mtp_kv.blocks) if state.mtp_kv else 0)
     assert need.state == fit.COPIES * sum(layer.nbytes for layer in state.recurrent)
-    slab = 4 * (Layout(config).size - ROWS * config.hidden)
-    assert need.steps == pytest.approx(2 * slab, rel=0.05)  # each piece begins at a cache line
+    layout = Layout(config)
+    steps = 4 * (2 * (layout.size - ROWS * config.hidden) + layout.states_size)
+    assert need.steps == pytest.approx(steps, rel=0.05)  # each piece begins at a cache line
 
 
 @pytest.mark.parametrize(

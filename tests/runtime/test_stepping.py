@@ -32,9 +32,11 @@ def model(request: pytest.FixtureRequest) -> Qwen35:
     return load_model(GOLDENS / f"{request.param}.gguf", "cpu", threads=1).model
 
 
-@pytest.fixture
-def stepper(model: Qwen35) -> Stepper:
-    assert model.stepper
+@pytest.fixture(params=["small", "large"])
+def stepper(model: Qwen35, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Stepper:
+    """Of states that are small, and as if they were large: they are then brought further where they are."""
+    assert isinstance(model.stepper, Stepper)
+    monkeypatch.setattr(model.stepper, "_large", request.param == "large")
     return model.stepper
 
 
@@ -42,7 +44,7 @@ def greedy(model: Qwen35) -> Sampler:
     return Sampler(SamplingParams(temperature=0), IDS, model.vocabulary)
 
 
-def op_by_op(model: Qwen35, ids: Sequence[int], patch: pytest.MonkeyPatch, kv: KVType = "f32") -> SequenceState:
+def op_by_op(model: Qwen35, ids: Sequence[int], patch: pytest.MonkeyPatch, kv: KVType | None = None) -> SequenceState:
     """A state of `ids`, read a token at a time without programs."""
     state = model.new_state(kv)
     with patch.context() as scope:
@@ -53,7 +55,7 @@ def op_by_op(model: Qwen35, ids: Sequence[int], patch: pytest.MonkeyPatch, kv: K
     return state
 
 
-def read(model: Qwen35, ids: Sequence[int], kv: KVType = "f32") -> SequenceState:
+def read(model: Qwen35, ids: Sequence[int], kv: KVType | None = None) -> SequenceState:
     state = model.new_state(kv)
     model.forward(ids, state)
     state.commit()
@@ -66,11 +68,14 @@ def test_many_rows_need_not_share_memory_with_slabs_that_nobody_holds(model: Qwe
         model.forward([IDS[20]], state)
         state.commit()
     assert len(stepper._slabs) > 1
+    assert len(stepper._states) > 1
     assert isinstance(held.recurrent, Carried)
     slab = held.recurrent.slab
     del state, left
     read(model, IDS[:20])
+    assert slab
     assert stepper._slabs == [slab]
+    assert stepper._states == [slab.states]
     model.forward(IDS[21:40], held)
     held.commit()
     assert_same_state(held, read(model, IDS[:40]))
@@ -149,6 +154,34 @@ def test_memory_of_steps_is_used_again(model: Qwen35, stepper: Stepper) -> None:
         assert state.recurrent.slab
         places.add(state.recurrent.slab.addresses[0])
     assert len(places) <= 3
+
+
+def test_large_states_are_there_once(model: Qwen35, stepper: Stepper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many steps there are, kept or given up; and a step that is given up changes nothing."""
+    monkeypatch.setattr(stepper, "_large", True)
+    stepper._slabs.clear()
+    stepper._states.clear()
+    state, rng = read(model, IDS[:20]), random.Random(1)
+    for at in range(20, 50):
+        while rng.random() < 0.5:
+            stepper.step([rng.randrange(300)], state, greedy(model), made=rng.randrange(3))
+        stepper.step(IDS[at : at + 1], state, greedy(model))
+        state.commit()
+    assert len(stepper._states) == 1
+    assert_same_state(state, op_by_op(model, state.ids, monkeypatch), 1e-5)
+
+
+def test_rows_whose_states_have_gone_on_do_not_find_those(model: Qwen35, stepper: Stepper) -> None:
+    state = read(model, IDS[:20])
+    for at in (20, 21, 22):
+        stepper.step(IDS[at : at + 1], state, greedy(model), given=[1])
+        state.commit(1)
+        if at == 20:
+            old = state.recurrent
+    assert isinstance(old, Carried)
+    assert old.slab
+    with pytest.raises(RuntimeError, match="gone on"):
+        list(old)
 
 
 def test_a_state_that_rests_holds_no_memory_of_steps(model: Qwen35, stepper: Stepper) -> None:
