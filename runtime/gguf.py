@@ -95,6 +95,11 @@ class GGUFFile:
         info = self.tensors[name]
         _let_go(self._parts[name].data, info.offset, info.offset + info.nbytes)
 
+    def let_go_headers(self) -> None:
+        """The same of what lies before the tensors, of which the vocabulary is the most."""
+        for part in self._open:
+            _let_go(part.data, 0, min((info.offset for info in part.header.tensors.values()), default=0))
+
     def close(self) -> None:
         # A tensor keeps the mapping object alive, but not open: closing it would pull the memory from under the tensor.
         self._open, self._parts = (), {}

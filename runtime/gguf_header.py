@@ -108,12 +108,14 @@ def _check_version(version: int) -> None:
 
 
 class Strings(Sequence[str]):
-    """Strings as the file has them, read when they are asked for: as Python's own, a vocabulary and its merges take
-    50 MB. Bytes that are no UTF-8 become U+FFFD.
+    """Strings where the file has them, read when they are asked for: as Python's own, a vocabulary and its merges take
+    50 MB, and 13 as bytes. Bytes that are no UTF-8 become U+FFFD.
     """
 
-    def __init__(self, data: bytes, starts: array[int]) -> None:
-        """`data`: of each its length, u64, and its bytes. `starts` is where these begin, and one more after the end."""
+    def __init__(self, data: mmap.mmap, starts: array[int]) -> None:
+        """In `data` there is of each its length, u64, and its bytes. `starts` is where these begin, and one more after
+        the end.
+        """
         self._data, self._starts = data, starts
 
     def __len__(self) -> int:
@@ -166,7 +168,7 @@ class _Cursor:
 
     def strings(self, count: int) -> Strings:
         # A vocabulary and its merges are half a million strings: this loop is the time of opening a file.
-        data, first, at, end, length = self._data, self.at, self.at, self._end, _U64.unpack_from
+        data, at, end, length = self._data, self.at, self._end, _U64.unpack_from
         starts = array("I")
         for _ in range(count):
             self.at = at
@@ -176,10 +178,10 @@ class _Cursor:
             at = start + length(data, at)[0]
             if at > end:
                 self._need(at - self.at)
-            starts.append(start - first)
+            starts.append(start)
         self.at = at
-        starts.append(at + 8 - first)
-        return Strings(data[first:at], starts)
+        starts.append(at + 8)
+        return Strings(data, starts)
 
     def claim(self, count: int, smallest: int, what: str) -> None:
         """Check that `count` things of at least `smallest` bytes may follow."""

@@ -84,6 +84,7 @@ def open_chat_model(
         ops=loaded.model.ops.column,
         presets={mode: _shown(params) for mode, params in by_mode.items()},
     )
+    loaded.gguf.let_go_headers()  # which the tokenizer has read
     trim()
     return chat, info, [*instead, *loaded.notices, *_slower(command.ops, loaded.model.ops)]
 

@@ -91,6 +91,10 @@ class Rooms:
             return _pages(size)
         return self._free.pop(min(fits, key=lambda i: (len(self._free[i]), -i)))
 
+    def end(self) -> None:
+        """Give free rooms to the system."""
+        self._free.clear()
+
     def _leave(self, room: Tensor) -> None:
         self._free.append(room)
 

@@ -100,6 +100,7 @@ def load_model(
         if table.machine:
             table.machine.arena.end()
             model.warm_up()
+        gguf.let_go_headers()
     trim()
     return LoadedModel(model, gguf, [*notices, *told, *weights.warnings])
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu.machine import Machine, Runnable
-from kernels.cpu.memory import streamed
+from kernels.cpu.memory import PASSING, streamed
 from kernels.cpu.replay import unheld
 from kernels.sample import Rules, sample
 from runtime.cache import RecurrentState, SequenceState
@@ -339,14 +339,17 @@ class Stepper:
 
     @torch.inference_mode()
     def _brought(self, state: SequenceState) -> Slab:
+        PASSING.end()  # many rows have been read, and steps have memory of their own
         slab = self._free_slab()
         slab.states = self._free_states()
         slab.take()
         slab.move(0, 0)
-        for left, layer in zip(slab.layers, state.recurrent, strict=True):
+        layers = list(state.recurrent)
+        state.recurrent = self._carried(slab)
+        for left in slab.layers:  # each goes when it has been copied, if nobody else holds it
+            layer = layers.pop(0)
             left.inputs[: layer.window.shape[0]] = layer.window
             left.state.copy_(layer.state)
-        state.recurrent = self._carried(slab)
         return slab
 
     def _carried(self, slab: Slab) -> Carried:
