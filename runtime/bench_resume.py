@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runtime.bench_worker import BenchWorker
-from runtime.loading import open_chat_model
 from runtime.protocol import Generate, Load, Message, Sampling, Stats
 
 MOST_MS = 50.0  # by which the first token may come later than in an empty chat, the model's own work not counted
@@ -231,6 +230,8 @@ def _overhead(stats: Stats) -> float:
 
 def _read_speed(load: Load) -> tuple[int, float]:
     """Bytes of the largest state on disk, and milliseconds per GB to read and check it."""
+    from runtime.loading import open_chat_model  # which takes torch in
+
     chat, _, _ = open_chat_model(load, lambda done, total: None)
     store = chat.engine.pool.snapshots
     snapshot = max(store.all(), key=lambda found: found.manifest.tokens) if store else None

@@ -1,8 +1,9 @@
 """How fast a model loads, reads and writes on this machine.
 
-`load_s` is the time to the first token, packing and recording included. A decode step is one token through the trunk
-and the head; `python_ms` is the part of it that is not spent in native functions. All but the first block of a long
-context is random keys and values, since to read it would take minutes and none of its numbers matters.
+`load_s` is the time to the first token, packing and recording included. A decode step is what the engine does for a
+token of a reply without drafts: through the trunk and the head, and the choice of the next; `python_ms` is the part of
+it that is not spent in native functions. All but the first block of a long context is random keys and values, since to
+read it would take minutes and none of its numbers matters.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from runtime.kv_cache import BLOCK
 from runtime.models.config import ModelConfig
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
+from runtime.sampling import Sampler, SamplingParams
+from runtime.speculative import step
 
 _TOKEN = 9  # any: speed depends on none
 
@@ -126,6 +129,7 @@ def _prefill(model: Qwen35, tokens: int, repeats: int) -> tuple[float, float]:
         model.logits(hidden[-1:])
         rates.append(tokens / (time.perf_counter() - started))
         used.append(1e3 * (time.process_time() - cpu) / tokens)
+        del state, hidden  # one at a time: the most memory is that of one conversation
     return statistics.median(rates), statistics.median(used)
 
 
@@ -146,23 +150,23 @@ def _with_context(model: Qwen35, tokens: int) -> SequenceState:
 
 
 def _decode(model: Qwen35, context: int, tokens: int, weights: int) -> Decode:
-    state = _with_context(model, context)
+    state, sampler = _with_context(model, context), Sampler(SamplingParams(temperature=0), (), model.vocabulary)
     walls, cpus, outside = [], [], []
     for _ in range(tokens + 2):  # the first ones may record
         native = model.ops.machine.native_seconds if model.ops.machine else 0.0
         wall, cpu = time.perf_counter(), time.process_time()
-        hidden = model.forward([_TOKEN], state)
+        chosen = step(model, state, [_TOKEN], 0, sampler)
         state.commit()
-        model.logits(hidden)[0].argmax().item()
+        chosen.choose(0)
         walls.append(time.perf_counter() - wall)
         cpus.append(time.process_time() - cpu)
         outside.append(walls[-1] - (model.ops.machine.native_seconds - native if model.ops.machine else 0.0))
-    step = statistics.median(walls[2:])
+    typical = statistics.median(walls[2:])
     cache = sum(block.nbytes for block in state.kv.blocks)
     return Decode(
         context,
-        1 / step,
+        1 / typical,
         1e3 * statistics.median(cpus[2:]),
         1e3 * statistics.median(outside[2:]),
-        (weights + cache) / step / 1e9,
+        (weights + cache) / typical / 1e9,
     )

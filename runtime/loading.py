@@ -142,7 +142,8 @@ def _snapshots(
     try:
         model = loaded.model
         column = model.ops.column + model.spread.pattern
-        key = fingerprint(loaded.gguf.paths, column, kv_type(command.kv_type, model.ops.column), "mtp" if model.mtp else "")
+        kind = kv_type(command.kv_type, model.ops.column)
+        key = fingerprint(loaded.gguf.paths, column, kind, "mtp" if model.mtp else "")
     except OSError:
         return None  # a file that can be mapped but no longer read: it has other things to worry about
     budget = _SNAPSHOT_BUDGET if command.snapshot_budget is None else command.snapshot_budget

@@ -424,7 +424,18 @@ def experts(module: ir.Module, target: Target, name: str, kind: str) -> None:
 
     blocks = columns / FORMATS[kind].block
     at, row = of_expert + first * blocks * layout(kind).nbytes, x + source * columns * row_bytes(target, 1)
-    _few(f, kind, 1, at, last - first, row, meta + source * columns * (META // 8), blocks, take, (last - first) * blocks * layout(kind).nbytes)
+    _few(
+        f,
+        kind,
+        1,
+        at,
+        last - first,
+        row,
+        meta + source * columns * (META // 8),
+        blocks,
+        take,
+        (last - first) * blocks * layout(kind).nbytes,
+    )
     f.finish()
 
 

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 import torch
@@ -188,7 +188,10 @@ class Row:
 
 @dataclass(slots=True)
 class StagedSlab:
-    """The rows of a step; `carry` makes a sequence's memory of its slab. `lacking`: the states are those before them."""
+    """The rows of a step; `carry` makes a sequence's memory of its slab.
+
+    `lacking`: the states are those before the rows.
+    """
 
     ids: tuple[int, ...]
     each: bool
@@ -298,9 +301,7 @@ class Stepper:
         drafts = self._id_numbers[len(new) : plan.rows].tolist()
         return Chosen(drafts, self._token_numbers[: 1 + len(drafts)].tolist(), logits)
 
-    def _run(
-        self, plan: Plan, state: SequenceState, sampler: Sampler | None, *, each: bool
-    ) -> tuple[Slab, Tensor]:
+    def _run(self, plan: Plan, state: SequenceState, sampler: Sampler | None, *, each: bool) -> tuple[Slab, Tensor]:
         """`each`: whether any number of the rows may be kept."""
         # Tensor operations are few here: to a model that takes 200 µs for a token each of them is a percent.
         before, after = self._before(state), self._free_slab()

@@ -98,7 +98,11 @@ def attention_arguments(
     """Whose cache holds NaN beyond the last position."""
     randn, end, q8 = random_tensors(21), start + tokens, kind == "q8"
     room = -(-end // block) * block + block
-    q, gate, cache = randn(tokens, heads, dim), randn(tokens, heads, dim), list(randn(2, kv, room, dim).half() if kind == "f16" else randn(2, kv, room, dim))
+    q, gate, cache = (
+        randn(tokens, heads, dim),
+        randn(tokens, heads, dim),
+        list(randn(2, kv, room, dim).half() if kind == "f16" else randn(2, kv, room, dim)),
+    )
     parts = [part for half in cache for part in quantize_rows(half)] if q8 else cache
     if q8:  # keys and values, then the scales of both
         parts = parts[::2] + parts[1::2]

@@ -48,7 +48,12 @@ def unexpected(sentence: str) -> None:
 
 
 def new_engine(
-    model: Qwen35, *, memory: int = MANY, store: SnapshotStore | None = None, context: int = 2048, kv: KVType | None = None
+    model: Qwen35,
+    *,
+    memory: int = MANY,
+    store: SnapshotStore | None = None,
+    context: int = 2048,
+    kv: KVType | None = None,
 ) -> Engine:
     return Engine(model, context, StatePool(partial(model.new_state, kv), memory, store))
 
