@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.kv_cache import KVType
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 from runtime.probe import probe
@@ -25,18 +26,21 @@ def distance(found: np.ndarray, known: np.ndarray) -> float:
     return float(np.linalg.norm(found - known) / np.linalg.norm(known))
 
 
-@pytest.mark.parametrize("chunk", [None, 1, 3, 7])
+@pytest.mark.parametrize(("kv", "chunk"), [("f32", None), ("f32", 1), ("f32", 3), ("f32", 7), ("f16", 1), ("f16", 7)])
 @pytest.mark.parametrize("name", ["tiny-dense", "tiny-moe", "tiny-yarn"])
-def test_float_files_are_exact(name: str, chunk: int | None) -> None:
-    """Op by op in longer chunks, recorded in shorter ones, MTP cache and routed experts included."""
+def test_float_files_are_exact(name: str, kv: KVType, chunk: int | None) -> None:
+    """Op by op in longer chunks, recorded in shorter ones, MTP cache and routed experts included; with keys and values
+    in 16 bits to the rounding of those.
+    """
+    exact = FLOAT32 if kv == "f32" else 2**-11
     with np.load(GOLDENS / f"{name}.npz") as known:
         ids = [int(i) for i in known["ids_65"]]
         wanted = probe(GOLDENS / f"{name}.gguf", ids, chunk=chunk)
-        found = probe(GOLDENS / f"{name}.gguf", ids, ops="cpu", chunk=chunk)
-        assert distance(found["logits"][-len(known["logits_65"]) :], known["logits_65"]) <= FLOAT32
+        found = probe(GOLDENS / f"{name}.gguf", ids, ops="cpu", chunk=chunk, kv=kv)
+        assert distance(found["logits"][-len(known["logits_65"]) :], known["logits_65"]) <= exact
     assert found.keys() == wanted.keys()
     for array in wanted:
-        assert distance(found[array], wanted[array]) <= FLOAT32
+        assert distance(found[array], wanted[array]) <= exact
 
 
 @pytest.mark.parametrize("name", ["tiny-dense", "tiny-moe"])

@@ -167,7 +167,7 @@ def card_sizes(files: Sequence[GGUFFile], config: ModelConfig) -> Sizes:
         for name, info in file.tensors.items():
             tensors[name] = info.nbytes if info.type.name in LAYOUTS else 2 * math.prod(info.shape)
     context = min(fit.DEFAULT_CONTEXT, config.trained_context)
-    row = 2 * config.kv_heads * config.head_dim * 4
+    row = 2 * config.kv_heads * config.head_dim * 2  # in 16 bits
     return sizes(tensors, config, context, row, fit.work(config) * min(config.prefill_chunk, context))
 
 

@@ -40,7 +40,7 @@ def distance(loaded: LoadedModel, length: int = 2) -> float:
     with np.load(MOE.with_suffix(".npz")) as known:
         ids, logits = [int(i) for i in known[f"ids_{length}"]], torch.from_numpy(known[f"logits_{length}"])
     model, rows = loaded.model, []
-    state = model.new_state()
+    state = model.new_state("f32")
     for part in (ids[:1], ids[1:]):
         rows.append(model.logits(model.forward(part, state, each=len(part) > 1)))
         state.commit()
