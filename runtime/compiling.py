@@ -28,7 +28,7 @@ from runtime.gguf import GGUFFile
 from runtime.kv_cache import KVType
 from runtime.machine import memory
 from runtime.models.loading import load_model
-from runtime.models.stepping import ROWS
+from runtime.models.slabs import ROWS
 from runtime.shapes import Noted
 from runtime.trust import moved
 

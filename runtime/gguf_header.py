@@ -11,6 +11,7 @@ stranger: no count is believed before the file is seen to hold it.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import mmap
@@ -22,11 +23,13 @@ from typing import Any, overload
 
 from kernels.quants import QuantError, QuantType, by_ggml_id
 from runtime.errors import printable as printable
+from runtime.machine import native_functions
 
 # Vocabularies of 250,000 tokens make headers of 11 MB; anything far beyond is no model.
 _LONGEST_HEADER = 1 << 26  # bytes
 _LONGEST_ARRAY = 1 << 22  # entries
 _DEEPEST_ARRAY = 4
+_MANY = 1 << 12  # strings that are worth a native function
 _MOST_DIMENSIONS = 4
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -167,7 +170,10 @@ class _Cursor:
         return self.strings(1)[0]
 
     def strings(self, count: int) -> Strings:
-        # A vocabulary and its merges are half a million strings: this loop is the time of opening a file.
+        # A vocabulary and its merges are half a million strings: in Python this is the time of opening a file.
+        if count >= _MANY and (found := _found_natively(self._data, self.at, self._end, count)):
+            self.at = found[-1] - 8
+            return Strings(self._data, found)
         data, at, end, length = self._data, self.at, self._end, _U64.unpack_from
         starts = array("I")
         for _ in range(count):
@@ -196,6 +202,26 @@ class _Cursor:
             )
         if self.at + nbytes > self._end:
             raise HeaderError(f"is damaged: its header is longer than {_LONGEST_HEADER >> 20} MiB")
+
+
+def _found_natively(data: mmap.mmap, at: int, end: int, count: int) -> array[int] | None:
+    """What `Strings` takes; None where they do not lie before `end`, or where no native functions can be made."""
+    try:
+        from kernels.cpu import isa
+        from kernels.cpu.jit import Compiler
+        from kernels.cpu.strings import find_strings
+    except ImportError:
+        return None
+    import numpy as np
+
+    compiler = Compiler(isa.host(), native_functions())
+    find = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)(compiler.address(find_strings))
+    starts = array("I", bytes(4 * count))
+    last = find(np.frombuffer(data, np.uint8).ctypes.data, at, end, count, starts.buffer_info()[0])
+    if last > end:
+        return None
+    starts.append(last + 8)
+    return starts
 
 
 def _read_metadata(cursor: _Cursor, count: int) -> dict[str, Any]:

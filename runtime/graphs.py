@@ -21,18 +21,8 @@ from kernels.sample import Rules, sample
 from kernels.triton.card import Card
 from runtime.cache import SequenceState
 from runtime.kv_cache import KVBlock, KVCache
-from runtime.models.stepping import (
-    ROWS,
-    Carried,
-    Chosen,
-    Layout,
-    Left,
-    Past,
-    Plan,
-    Slab,
-    StagedSlab,
-    states_of,
-)
+from runtime.models.slabs import ROWS, Carried, Layout, Left, Past, Slab, StagedSlab, states_of
+from runtime.models.stepping import Chosen, Plan
 from runtime.sampling import Sampler
 
 if TYPE_CHECKING:

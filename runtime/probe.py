@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from kernels.op import Column
 from runtime.cache import SequenceState
 from runtime.errors import UserError
-from runtime.models.loading import load_model
 from runtime.kv_cache import KVType
+from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 
 

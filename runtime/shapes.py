@@ -31,7 +31,8 @@ from runtime.graphs import step
 from runtime.kv_cache import KVType
 from runtime.models.config import DeltaNetConfig, ModelConfig, MoEConfig, RopeConfig
 from runtime.models.qwen35 import Qwen35
-from runtime.models.stepping import ROWS, Layout, Past, Plan
+from runtime.models.slabs import ROWS, Layout, Past
+from runtime.models.stepping import Plan
 from runtime.sampling import Sampler
 from runtime.trust import moved
 from runtime.weights import Weights

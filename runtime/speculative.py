@@ -17,7 +17,8 @@ from torch import Tensor
 from runtime.cache import SequenceState
 from runtime.errors import UserError
 from runtime.models.qwen35 import Qwen35
-from runtime.models.stepping import ROWS, Chosen
+from runtime.models.slabs import ROWS
+from runtime.models.stepping import Chosen
 from runtime.sampling import Sampler, SamplingError
 
 MAX_DRAFT = ROWS - 1  # tokens

@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from kernels.cpu.ir import LANES, Function, Value, f32, i8, i32, i64, single, vector
 from kernels.cpu.isa import Target
-from kernels.cpu.matmul import PLAIN, plain_numbers
+from kernels.cpu.plain import PLAIN, plain_numbers
 
 BYTES = {**PLAIN, "I8": 1}  # of a number
 _CHUNK = 64  # positions whose scores are held at a time; also the least that a split is given

@@ -211,8 +211,8 @@ class Machine:
 
     def _pack(self, weight: QuantTensor) -> tuple[Tensor | None, QuantTensor]:
         from kernels.cpu.formats import FORMATS, panel_bytes
-        from kernels.cpu.matmul import PLAIN
         from kernels.cpu.pack import pack
+        from kernels.cpu.plain import PLAIN
 
         if weight.type.name in PLAIN:
             return None, weight

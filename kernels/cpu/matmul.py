@@ -35,8 +35,9 @@ from kernels.cpu import one_row
 from kernels.cpu.activations import META, NEGATIVE, SCALE, SUM, row_bytes, which
 from kernels.cpu.dot import Totals, bias, dot, few_registers, nothing, prepared, together
 from kernels.cpu.formats import FORMATS, Block, LaneBlock, layout
-from kernels.cpu.ir import LANES, Function, Value, Variable, f32, half, i8, i16, i32, i64, single, vector
+from kernels.cpu.ir import LANES, Function, Value, Variable, f32, i8, i16, i32, i64, single, vector
 from kernels.cpu.isa import Target
+from kernels.cpu.plain import PLAIN, plain_numbers
 from kernels.cpu.streams import LINE, Aside, Asking, Onward
 
 FEW = 5  # rows that have a version of their own
@@ -339,56 +340,6 @@ def _products(
     return (of_row(t) for t in rows)  # each when it is asked for
 
 
-# Plain numbers stay where they are, row after row, and are multiplied as float32.
-
-_ROWS_AT_ONCE, _TOKENS_AT_ONCE = 4, 4
-PLAIN = {"F32": 4, "F16": 2, "BF16": 2}
-
-
-def plain_numbers(f: Function, kind: str, address: Value, lanes: int) -> Value:
-    """`lanes` numbers of a type at `address` as float32."""
-    if kind == "F32":
-        return f.load(address, f32(lanes))
-    if kind == "F16":
-        return f.load(address, vector(half, lanes)).float()
-    return (f.load(address, vector(i16, lanes)).zext(vector(i32, lanes)) << 16).bitcast(f32(lanes))
-
-
-def matmul_plain(module: ir.Module, target: Target, name: str, kind: str) -> None:
-    """Words: W [N, K], x [T, K], out [T, N], N, K, T, rows a piece."""
-    f = Function(module, target, name)
-    weights, x, out, rows, columns, tokens, share = (f.word(i) for i in range(7))
-    start = f.piece * share
-    stop = (start + share).smaller(rows)
-    whole = start + (stop - start) / _ROWS_AT_ONCE * _ROWS_AT_ONCE
-
-    def tile(row: Value, height: int, token: Value, width: int) -> None:
-        sums = {
-            lanes: [[f.variable(f.zero(f32(lanes))) for _ in range(width)] for _ in range(height)]
-            for lanes in (LANES, 1)
-        }
-        for lanes, k in f.lanes(columns):
-            xs = [f.load(x + ((token + t) * columns + k) * 4, f32(lanes)) for t in range(width)]
-            for r in range(height):
-                w = plain_numbers(f, kind, weights + ((row + r) * columns + k) * PLAIN[kind], lanes)
-                for t in range(width):
-                    total = sums[lanes][r][t]
-                    total.value = w * xs[t] + total.value
-        for r in range(height):
-            for t in range(width):
-                done = sums[LANES][r][t].value.sum() + sums[1][r][t].value.lane(0)
-                f.store(out + ((token + t) * rows + row + r) * 4, done)
-
-    even = tokens / _TOKENS_AT_ONCE * _TOKENS_AT_ONCE
-    for first, last, height in ((start, whole, _ROWS_AT_ONCE), (whole, stop, 1)):
-        for row in f.range(first, last, height):
-            for token in f.range(0, even, _TOKENS_AT_ONCE):
-                tile(row, height, token, _TOKENS_AT_ONCE)
-            for token in f.range(even, tokens):
-                tile(row, height, token, 1)
-    f.finish()
-
-
 def experts(module: ir.Module, target: Target, name: str, kind: str) -> None:
     """Words: weights [E, …], bytes of an expert, ids, x (packed types: q), meta, out [pairs, N], N, K, pairs that share
     a row of x, panels (plain types: rows) a piece.
@@ -424,18 +375,8 @@ def experts(module: ir.Module, target: Target, name: str, kind: str) -> None:
 
     blocks = columns / FORMATS[kind].block
     at, row = of_expert + first * blocks * layout(kind).nbytes, x + source * columns * row_bytes(target, 1)
-    _few(
-        f,
-        kind,
-        1,
-        at,
-        last - first,
-        row,
-        meta + source * columns * (META // 8),
-        blocks,
-        take,
-        (last - first) * blocks * layout(kind).nbytes,
-    )
+    then = (last - first) * blocks * layout(kind).nbytes
+    _few(f, kind, 1, at, last - first, row, meta + source * columns * (META // 8), blocks, take, then)
     f.finish()
 
 

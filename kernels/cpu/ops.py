@@ -220,9 +220,11 @@ def projections(machine: Machine, x: Tensor, weights: Sequence[QuantTensor]) -> 
         out = empty((tokens, rows))
         outs.append(out)
         if panels is None:
+            from kernels.cpu import plain
+
             share = machine.share(rows, kept.nbytes // max(rows, 1), 4)
             words = kept.data, x, out, rows, columns, tokens, share
-            machine.call(matmul.matmul_plain, (kept.type.name,), -(-rows // share), *words, group=index + 1)
+            machine.call(plain.matmul_plain, (kept.type.name,), -(-rows // share), *words, group=index + 1)
         else:
             count = -(-rows // 16)
             share = machine.panel_share(count, panels.nbytes // max(count, 1))
@@ -331,9 +333,11 @@ def _runs(
         for expert, first, last in runs:
             group += 1
             if panels is None:
+                from kernels.cpu import plain
+
                 share = machine.share(rows, kept.nbytes // kept.shape[0] // rows, 4)
                 words = kept.data[expert], x[first:last], out[first:last], rows, columns, last - first, share
-                machine.call(matmul.matmul_plain, (kept.type.name,), -(-rows // share), *words, group=group)
+                machine.call(plain.matmul_plain, (kept.type.name,), -(-rows // share), *words, group=group)
             else:
                 q, meta, tile = quantised[expert]
                 count = -(-rows // 16)

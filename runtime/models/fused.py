@@ -18,7 +18,7 @@ from kernels.quants import QuantTensor
 from kernels.residual import add
 from runtime.cache import RecurrentState, StagedState
 from runtime.kv_cache import LayerCache, alone
-from runtime.models.stepping import Left, Past
+from runtime.models.slabs import Left, Past
 
 if TYPE_CHECKING:
     from runtime.models.layers import Attention, Block, GatedDeltaNet, MoEFFN, Place

@@ -24,8 +24,8 @@ from runtime.kv_cache import LayerCache, alone
 from runtime.models import fused
 from runtime.models.config import ModelConfig, MoEConfig
 from runtime.models.memory_experts import MemoryExperts
+from runtime.models.slabs import Left, Past
 from runtime.models.spread import Spread
-from runtime.models.stepping import Left, Past
 from runtime.weights import Weights
 
 

@@ -29,8 +29,9 @@ from runtime.models import fused
 from runtime.models.config import ModelConfig, UnknownTokenError
 from runtime.models.draft_head import DraftHead
 from runtime.models.layers import Attention, Block, GatedDeltaNet, MTPBlock, Place, Trunk, attend
+from runtime.models.slabs import ROWS, Left, Past
 from runtime.models.spread import Spread
-from runtime.models.stepping import ROWS, Left, Past, Stepper
+from runtime.models.stepping import Stepper
 from runtime.rope import RotaryEmbedding
 from runtime.weights import Weights
 

@@ -20,7 +20,7 @@ from kernels.quant_matmul import embedding, projections, quant_matmul
 from kernels.quants import QUANTS, QuantTensor
 
 pytest.importorskip("llvmlite")
-from kernels.cpu import attend, delta, matmul, pack, threads
+from kernels.cpu import attend, delta, matmul, pack, plain, threads
 from kernels.cpu.formats import FORMATS, UNITS, layout
 from kernels.cpu.jit import Compiler
 
@@ -65,7 +65,7 @@ def narrow(request: pytest.FixtureRequest) -> Machine:
     return narrowed(2, request.param)
 
 
-@pytest.mark.parametrize("name", [*TYPES, *matmul.PLAIN])
+@pytest.mark.parametrize("name", [*TYPES, *plain.PLAIN])
 def test_one_row(machine: Machine, name: str) -> None:
     weight = random_weights(name, 37, 2)
     assert close(*product(machine, 1, weight))
@@ -215,7 +215,7 @@ def test_many_rows(machine: Machine, name: str) -> None:
     assert close(*product(machine, 9, random_weights(name, 37, 3)))
 
 
-@pytest.mark.parametrize("name", [*TYPES, *matmul.PLAIN])
+@pytest.mark.parametrize("name", [*TYPES, *plain.PLAIN])
 def test_rows_of_an_embedding_are_exact(machine: Machine, name: str) -> None:
     weight = random_weights(name, 5, 2)
     ids = torch.tensor([4, 0, 4])
@@ -261,7 +261,7 @@ def test_a_panel_holds_every_byte_of_its_rows_once(name: str) -> None:
     ("writer", "parameters"),
     [
         *((matmul.matmul, (name, 1)) for name in ("Q4_K", "Q8_0", "IQ4_NL", "MXFP4", "IQ3_S")),
-        (matmul.matmul_plain, ("F16",)),
+        (plain.matmul_plain, ("F16",)),
         (delta.delta_rule, ()),
         (delta.delta_resume, (1,)),
         (pack.pack, ("Q4_K",)),

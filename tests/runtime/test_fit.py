@@ -16,7 +16,7 @@ from runtime.kv_cache import BLOCK, KVType
 from runtime.loading import DEFAULT_CONTEXT
 from runtime.models.config import ModelConfig
 from runtime.models.loading import load_model
-from runtime.models.stepping import ROWS, Layout
+from runtime.models.slabs import ROWS, Layout
 from runtime.protocol import Load
 
 GOLDENS = Path(__file__).parents[1] / "goldens"

@@ -22,12 +22,15 @@ from gguf_bytes import (
     array,
     key,
     part_of,
+    refusal,
     string,
     tensor,
     u32,
+    u64,
     written,
 )
 
+from runtime import gguf_header
 from runtime.gguf import GGUFError, GGUFFile
 
 
@@ -241,3 +244,33 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
     with pytest.raises(GGUFError):
         GGUFFile.open(first)
     assert str(tmp_path) not in in_use()
+
+
+@pytest.mark.parametrize("natively", [True, False])
+def test_many_strings_are_found_where_they_lie(path: Path, natively: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a native function, or without one."""
+    if natively:
+        pytest.importorskip("llvmlite")
+    monkeypatch.setattr(gguf_header, "_MANY", 1 if natively else 10**9)
+    words = ["", "ä", "x" * 300, *(str(i) for i in range(5000)), ""]
+    body = b"".join(string(word) for word in words)
+    written(path, Gguf([key("words", ARRAY, array(STRING, len(words), body)), key("after", U32, u32(7))]))
+    with GGUFFile.open(path) as gguf:
+        assert gguf.metadata["words"] == words
+        assert gguf.metadata["words"][2:5] == words[2:5]
+        assert gguf.metadata["after"] == 7
+
+
+@pytest.mark.parametrize("length", [2**64 - 1, 2**63, 2**40, 25])
+def test_a_string_among_many_that_is_too_long_is_refused_alike(
+    path: Path, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("llvmlite")
+    body = string("a") * 9 + u64(length) + b"b" * 24
+    written(path, Gguf([key("words", ARRAY, array(STRING, 10, body))]))
+    sentences = []
+    for many in (1, 10**9):
+        monkeypatch.setattr(gguf_header, "_MANY", many)
+        sentences.append(refusal(path))
+    assert sentences[0] == sentences[1]
+    assert "damaged" in sentences[0]

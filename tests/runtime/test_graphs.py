@@ -11,7 +11,7 @@ import torch
 from runtime.graphs import GraphStepper
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
-from runtime.models.stepping import Carried
+from runtime.models.slabs import Carried
 from runtime.sampling import Sampler, SamplingParams
 from runtime.speculative import step
 

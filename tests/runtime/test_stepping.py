@@ -17,7 +17,8 @@ from runtime.engine import Engine, NewToken, Request
 from runtime.kv_cache import KVType
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
-from runtime.models.stepping import ROWS, Carried, Stepper
+from runtime.models.slabs import ROWS, Carried
+from runtime.models.stepping import Stepper
 from runtime.pool import StatePool
 from runtime.sampling import Sampler, SamplingParams
 from runtime.speculative import NumbersError, step, verify
