@@ -19,6 +19,8 @@ The second product of each weight costs one row nothing, since the memory is slo
 Xeon, in either case); five rows of Q4_K go through 11 GB/s in place of 16, and many through 100 G products/s in place
 of 150.
 
+With AVX2 a thread reads several panels side by side, see `streams`.
+
 AVX2, one thread of an EPYC (Zen 3) whose core and memory others used as well, before and after in turn, Q4_K from the
 cache, G products/s: with bytes, one row 14, five rows 13–18, many rows 21–32. With words 9–11, 14–16, 33–35, as LLVM
 made each row's sum by itself and so put the codes of a group aside; with sums that are held in step (`pinned`) 15–16,
