@@ -18,6 +18,9 @@ _SHARED_KEPT = 4  # system prompts
 _PRELOADED = 3  # conversations
 _UNFINISHED = "unfinished reply of "
 _UNFINISHED_KEPT = 4
+_OTHER = "other version of "
+_OTHERS_KEPT = 4
+_LEAST_LOST = 2  # places to come back to: with one, no message of the user's goes
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class StatePool:
         self._states: dict[str, SequenceState] = {}  # the last one used comes last
         self._unsaved: dict[str, None] = {}  # an ordered set of names in `_states`
         self._lent: SequenceState | None = None
+        self._versions = 0  # that were kept of conversations
         self._blocks = 0  # of the lent state, when room was last made
 
     def __len__(self) -> int:
@@ -142,8 +146,8 @@ class StatePool:
 
     def drop(self, conversation: str) -> None:
         """Forget a conversation, on disk too."""
-        self._states.pop(conversation, None)
-        self._states.pop(_UNFINISHED + conversation, None)
+        for name in [name for name in self._states if _owner(name) == conversation]:
+            del self._states[name]
         self._unsaved.pop(conversation, None)
         if self.snapshots:
             self.snapshots.drop(conversation)
@@ -165,8 +169,8 @@ class StatePool:
         held = []
         together: dict[str, list[SequenceState]] = {}  # the conversation's own state first
         for name, state in reversed(self._states.items()):
-            of = together.setdefault(name.removeprefix(_UNFINISHED), [])
-            of.insert(0 if not name.startswith(_UNFINISHED) else len(of), state)
+            of = together.setdefault(_owner(name), [])
+            of.insert(0 if name == _owner(name) else len(of), state)
         for name, states in together.items():
             found = stored.pop(name, None)
             size, disk = memory(states), found.nbytes if found else 0
@@ -178,6 +182,9 @@ class StatePool:
     def _claim(self, conversation: str, prompt: list[int]) -> SequenceState:
         own = self._states.pop(conversation, None)
         self._unsaved.pop(conversation, None)
+        if own and _loses(own, prompt):
+            self._keep_version(conversation, own)
+            own = None  # but among all others
         best, reached = own, _agreement(own, prompt) if own else 0
         for name, other in self._states.items():
             if (agreed := _agreement(other, prompt)) > reached:
@@ -192,10 +199,23 @@ class StatePool:
         if best is None:
             return self.new_state()
         if best is not own:
-            self._states[source] = self._states.pop(source)  # it has just been of use
-            return best.fork(reached)
+            if not source.startswith(_OTHER) or _owner(source) != conversation or _loses(best, prompt):
+                self._states[source] = self._states.pop(source)  # it has just been of use
+                return best.fork(reached)
+            del self._states[source]  # the conversation goes on with that version
         best.rewind(reached)
         return best
+
+    def _keep_version(self, conversation: str, own: SequenceState) -> None:
+        """The user may come back to this version; it is the first to go when memory is short."""
+        others = [name for name in self._states if name.startswith(_OTHER)]
+        for name in others:
+            if _owner(name) == conversation and not _loses(self._states[name], own.ids):
+                del self._states[name]  # there is as much of it here
+        for name in [name for name in others if name in self._states][_OTHERS_KEPT - 1 :]:
+            del self._states[name]
+        self._versions += 1
+        self._states = {f"{_OTHER}{self._versions:09} {conversation}": own, **self._states}
 
     def _put(self, conversation: str, state: SequenceState) -> None:
         self._lent = None
@@ -232,6 +252,19 @@ class StatePool:
             del self._unsaved[name]
             if self.snapshots:
                 self.snapshots.save(name, state, lambda: False)
+
+
+def _loses(state: SequenceState, prompt: Sequence[int]) -> bool:
+    """Whether a message of the user's would have to be read again for another prompt than this one."""
+    reached = _agreement(state, prompt)
+    return sum(place.length > reached for place in state.checkpoints) >= _LEAST_LOST
+
+
+def _owner(name: str) -> str:
+    """The conversation of a state of this name."""
+    if name.startswith(_OTHER):
+        return name[len(_OTHER) + 10 :]
+    return name.removeprefix(_UNFINISHED)
 
 
 def _thin(state: SequenceState, excess: int, floor: int) -> bool:

@@ -266,3 +266,57 @@ class TestThinning:
         assert most_useful([0, 10, 20, 30, 40], 50, 1) == [0, 20, 30, 40]
         assert least_useful([0, 20, 30, 40], 50) is None
         assert least_useful([0], 0) is None
+
+
+class TestVersions:
+    """What an edit leaves behind can be come back to."""
+
+    def turn(self, number: int) -> list[int]:
+        return [1 + (number * 37 + i * 13) % 250 for i in range(12)]
+
+    def test_an_older_version_of_the_first_message_is_not_read_again(self, model: Qwen35) -> None:
+        engine = new_engine(model)
+        first, other = [*self.turn(1), *self.turn(2)], self.turn(3)
+        ask(engine, "a", request(first, (12,)))
+        ask(engine, "a", request([*first, *self.turn(4)], (12, 24)))
+        _, cached = ask(engine, "a", request([*other, *self.turn(5)], (12,)))
+        assert cached == 0
+        _, cached = ask(engine, "a", request([*first, *self.turn(4), *self.turn(6)], (12, 24, 36)))
+        assert cached >= 36
+        found, cached = ask(engine, "a", request([*other, *self.turn(5), *self.turn(7)], (12, 24)))
+        assert cached >= 24
+        assert found == ask(new_engine(model), "b", request([*other, *self.turn(5), *self.turn(7)], (12, 24)))[0]
+
+    def test_few_versions_are_kept_and_they_are_the_conversation_s(self, model: Qwen35) -> None:
+        engine = new_engine(model)
+        for number in range(9):
+            ask(engine, "a", request([*self.turn(number), *self.turn(50), *self.turn(51)], (12, 24)))
+        assert len(engine.pool) == 5
+        [held] = engine.pool.holdings()
+        assert held.conversation == "a"
+        assert held.memory_bytes == engine.pool.nbytes
+        engine.pool.drop("a")
+        assert len(engine.pool) == 0
+
+    def test_a_version_that_went_on_takes_the_place_of_what_it_was(self, model: Qwen35) -> None:
+        engine = new_engine(model)
+        first, other = [*self.turn(1), *self.turn(2)], [*self.turn(3), *self.turn(4)]
+        for _ in range(3):
+            for ids in (first, other):
+                ids += self.turn(len(ids))
+                ask(engine, "a", request(ids, range(12, len(ids), 12)))
+        assert len(engine.pool) == 2
+
+    def test_they_go_first_when_memory_is_short(self, model: Qwen35) -> None:
+        engine = new_engine(model)
+        ask(engine, "b", request(self.turn(8)))
+        ask(engine, "a", request([*self.turn(1), *self.turn(2)], (12,)))
+        ask(engine, "a", request(self.turn(3)))
+        assert len(engine.pool) == 3
+        engine.pool.budget = engine.pool.nbytes - 1
+        for state in engine.pool._states.values():
+            state.checkpoints = state.checkpoints[:1]  # which would be thinned out before
+        engine.pool.budget = engine.pool.nbytes - 1
+        engine.pool._make_room()
+        assert [holding.conversation for holding in engine.pool.holdings()] == ["a", "b"]
+        assert len(engine.pool) == 2
