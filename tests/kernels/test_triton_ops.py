@@ -32,8 +32,8 @@ CASES = [
 # Of operands rounded to 11 bits: products of more than a few rows, and scores of more than a few tokens.
 HALF = 1e-3
 ROUNDED = {"quant_matmul-F32-65x130x256", "experts-9x32f64e4k2", "attention-300+5h2kv2x16b64",
-           "attention-300+5h2kv2x16b64f16", "attention_q8-300+5h2kv2x16b64", "norm_projections-11x(5,)x32", "norm_swiglu-11x20x32",
-           "project_add-11x20x32", "routed_experts-11x32f64e5k2"}  # fmt: skip
+           "attention-300+5h2kv2x16b64f16", "attention_q8-300+5h2kv2x16b64", "norm_projections-11x(5,)x32",
+           "norm_swiglu-11x20x32", "project_add-11x20x32", "routed_experts-11x32f64e5k2"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
