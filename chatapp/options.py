@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
+from runtime.protocol import KvType as KvType
 from runtime.protocol import Load, Sampling
 from runtime.quick_dataclass import dataclass
 
 Ops = Literal["auto", "reference", "cpu", "triton"]
-KvType = Literal["auto", "q8", "f16", "f32"]
 Draft = Literal["auto", "off", "1", "2", "3", "4"]
 """How many tokens the model drafts at each step; auto: as many as pay."""
 

@@ -7,19 +7,19 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from runtime import bench_draft, bench_memory, bench_resume, lean_torch
 from runtime.bench_worker import WorkerError
 from runtime.cores import physical_cores
 from runtime.errors import UserError
-from runtime.protocol import BUILT_IN_MODEL, Load
+from runtime.protocol import BUILT_IN_MODEL, KvType, Load
 
 if TYPE_CHECKING:
     from kernels.op import Column
     from runtime import bench_speed
 
-_KV_TYPES = ["auto", "f16", "f32", "q8"]
+_KV_TYPES = get_args(KvType)
 _MODES = {"off": (False,), "on": (True,), "both": (False, True)}
 
 _RESUME = f"""
@@ -47,9 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, what in (("thinking", "thoughts"), ("preserve-thinking", "thoughts that stay in the history")):
         resume.add_argument(f"--{name}", choices=list(_MODES), default="both", help=f"with {what} (default: both)")
     resume.add_argument("--context", type=int, help="tokens (default: as the model has, or as are needed)")
-    resume.add_argument(
-        "--kv-type", choices=["auto", "f16", "f32", "q8"], default="auto", help="type of keys and values"
-    )
+    resume.add_argument("--kv-type", choices=_KV_TYPES, default="auto", help="type of keys and values")
     drafts = benchmarks.add_parser("draft", help="what drafting brings")
     drafts.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     drafts.add_argument("--max-tokens", type=int, default=128, help="of each reply (default: %(default)s)")
@@ -58,9 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     drafts.add_argument("--draft-vocabulary", type=int, help="tokens that drafts come from (default: all)")
     memory = benchmarks.add_parser("memory", help="what a model takes with its context full, and what was foretold")
     memory.add_argument("--context", type=int, help="tokens (default: 32768)")
-    memory.add_argument(
-        "--kv-type", choices=["auto", "f16", "f32", "q8"], default="auto", help="type of keys and values"
-    )
+    memory.add_argument("--kv-type", choices=_KV_TYPES, default="auto", help="type of keys and values")
     speed = benchmarks.add_parser("speed", help="how fast a model loads, reads and writes")
     speed.add_argument("--prefill", type=int, default=512, help="tokens; 0: do not measure (default: %(default)s)")
     speed.add_argument("--repeats", type=int, default=3, help="of prefill (default: %(default)s)")

@@ -12,12 +12,13 @@ stranger: no count is believed before the file is seen to hold it.
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import math
 import mmap
 import struct
 from array import array
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -204,20 +205,27 @@ class _Cursor:
             raise HeaderError(f"is damaged: its header is longer than {_LONGEST_HEADER >> 20} MiB")
 
 
-def _found_natively(data: mmap.mmap, at: int, end: int, count: int) -> array[int] | None:
-    """What `Strings` takes; None where they do not lie before `end`, or where no native functions can be made."""
+@functools.cache
+def _native_finder() -> tuple[Callable[..., int], object] | None:
+    """The function `find_strings`, and what holds its code; made once, as a file has more than one such array."""
     try:
         from kernels.cpu import isa
         from kernels.cpu.jit import Compiler
         from kernels.cpu.strings import find_strings
     except ImportError:
         return None
+    compiler = Compiler(isa.host(), native_functions())
+    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)(compiler.address(find_strings)), compiler
+
+
+def _found_natively(data: mmap.mmap, at: int, end: int, count: int) -> array[int] | None:
+    """What `Strings` takes; None where they do not lie before `end`, or where no native functions can be made."""
+    if (made := _native_finder()) is None:
+        return None
     import numpy as np
 
-    compiler = Compiler(isa.host(), native_functions())
-    find = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)(compiler.address(find_strings))
-    starts = array("I", bytes(4 * count))
-    last = find(np.frombuffer(data, np.uint8).ctypes.data, at, end, count, starts.buffer_info()[0])
+    find, starts = made[0], array("I", bytes(4 * count))
+    last: int = find(np.frombuffer(data, np.uint8).ctypes.data, at, end, count, starts.buffer_info()[0])
     if last > end:
         return None
     starts.append(last + 8)

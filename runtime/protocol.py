@@ -115,6 +115,9 @@ class Stats:
         return figures | dict.fromkeys(self.unknown)
 
 
+KvType = Literal["auto", "q8", "f16", "f32"]
+"""Of keys and values: 8, 16 or 32 bits; auto: 16, and 32 in the references."""
+
 # Commands: chat → worker
 
 
@@ -123,8 +126,7 @@ class Load:
     """Open a model. `context_length` None: what the file allows, at most the runtime's default.
 
     `snapshots`: the folder in which conversations' states outlive the worker; None: they do not. The budgets are
-    bytes, for states on disk and in memory; None: the runtime's default. `kv_type`: of keys and values, 8, 16 or 32
-    bits; auto: 16, and 32 in the references.
+    bytes, for states on disk and in memory; None: the runtime's default.
     `draft_vocabulary`: drafts come from so many tokens, the first of the vocabulary, and those seen last; None: all.
     """
 
@@ -135,7 +137,7 @@ class Load:
     snapshots: str | None = None
     snapshot_budget: int | None = None
     memory_budget: int | None = None
-    kv_type: Literal["auto", "q8", "f16", "f32"] = "auto"
+    kv_type: KvType = "auto"
     draft_vocabulary: int | None = None
 
 
