@@ -17,6 +17,8 @@ from runtime.builtin.corpus.registry import World
 AHEAD = 4  # tokens kept beyond a row: the targets of the last position and of its drafts
 STRETCH = 0.15  # share of documents whose positions jump between turns, so that long distances are known
 LONGEST_JUMP = 3000
+CUT = 0.55  # share of documents that end within their last reply: what it is about is decided in its first tokens
+CUT_FROM, CUT_TO = 9, 16  # tokens of that reply that remain
 EMPTY = -1
 
 Array = npt.NDArray[np.int64]
@@ -62,8 +64,21 @@ def encode(tokenizer: Tokenizer, dialogues: list[Dialogue], r: Random) -> list[E
             weight += [segment.weight] * len(tokens)
             if jumps and segment.text == "\n" and r.random() < 0.4:
                 offset += r.randint(1, LONGEST_JUMP)
-        result.append(Encoded(ids, weight, position))
+        end = _cut(weight, r) if r.random() < CUT else len(ids)
+        result.append(Encoded(ids[:end], weight[:end], position[:end]))
     return result
+
+
+def _cut(weight: list[int], r: Random) -> int:
+    """Where a document ends that ends within its last reply; the document's length if that reply is short or unlearnt."""
+    last = len(weight)
+    while last and not weight[last - 1]:
+        last -= 1
+    first = last
+    while first and weight[first - 1]:
+        first -= 1
+    end = first + r.randint(CUT_FROM, CUT_TO)
+    return end if last and end < last - 3 else len(weight)
 
 
 def batches(

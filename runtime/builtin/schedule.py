@@ -26,10 +26,11 @@ class TrainConfig:
     clip: float = 1.0
     warmup: int = 60
     copying: float = 0.10  # share of the steps in which short copying tasks come first
-    decay: float = 0.55  # share at which the learning rate begins to fall
+    decay: float = 0.40  # share at which the learning rate begins to fall
     long: float = 0.70  # share from which every sixth step has long rows
     finish: float = 0.90  # share from which the MTP block trains alone
     draft_weight: float = 0.3
+    draft_every: int = 4  # the first draft trains along in each of so many steps
     depth: int = 3
 
     @property
@@ -67,6 +68,7 @@ def plan(config: TrainConfig, step: int) -> Plan:
         if share > config.decay:
             rate *= max(0.03, (config.finish - share) / (config.finish - config.decay))
     stage: Stage = "copying" if share < config.copying else "all"
+    drafts = config.depth if finish else int(step % config.draft_every == 0)
     if share >= config.long and step % 6 == 5:
-        return Plan("long", step // (6 * GROUP), step // 6 % GROUP, config.depth if finish else 1, not finish, rate)
-    return Plan(stage, step // GROUP, step % GROUP, config.depth if finish else 1, not finish, rate)
+        return Plan("long", step // (6 * GROUP), step // 6 % GROUP, drafts, not finish, rate)
+    return Plan(stage, step // GROUP, step % GROUP, drafts, not finish, rate)

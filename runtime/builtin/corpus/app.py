@@ -78,7 +78,7 @@ def advise(tour: Tour, entry: Entry) -> str:
     return f"{press} {names}: {entry.action}."
 
 
-@intent(22, filler=1.5, joins=True)
+@intent(14, filler=1.5, joins=True)
 def what_is_it(r: Random, world: World) -> Turn:
     entry = r.choice(world.tour.entries)
     shown = r.choice((entry.name, entry.name, entry.name, f"`{entry.name}`", _loosely(r, entry)))
@@ -101,7 +101,7 @@ def _loosely(r: Random, entry: Entry) -> str:
     return r.choice((entry.name.removeprefix("/"), entry.name.upper(), entry.name.capitalize()))
 
 
-@intent(110, filler=1.5, joins=True)
+@intent(40, filler=1.5, joins=True)
 def how_to(r: Random, world: World) -> Turn:
     wished = _wished(world.tour)
     entry = r.choices(wished, [_breadth(e) for e in wished])[0]
@@ -175,7 +175,7 @@ def which_are_there(r: Random, world: World) -> Turn:
     return Turn(user, f"The main {kind}s are {listed(names)}. `{more}` shows all.", f"I list the main {kind}s.")
 
 
-@intent(3.5)
+@intent(6)
 def no_such_entry(r: Random, world: World) -> Turn:
     """A command, key or setting that does not exist is not explained."""
     known = {e.name.lower() for e in world.tour.entries}

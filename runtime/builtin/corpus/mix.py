@@ -43,11 +43,13 @@ SYSTEMS = (
     "You are a tiny model. Say so when you do not know something.",
 )
 # What is learnt by doing it often, and has short replies: in a mix by turns alone it is a twentieth of the text.
-DRILLS = {sums: 10, spelling: 3, facts: 1}
+DRILLS = {sums: 9, facts: 4, spelling: 1}
+# Questions about the app have the most wordings; what only sounds like them is learnt with them.
+APP = {**{i: i.weight for i in app.INTENTS}, BY_NAME["absent"]: 14, BY_NAME["elsewhere"]: 6}
 # What a dialogue is made of, per stage. Copying first: recall grows out of it.
 SHARES: dict[Stage, dict[str, float]] = {
     "copying": {"repeat": 25, "recall": 50, "turns": 25},
-    "all": {"recall": 27, "untold": 3, "turns": 48, "sums": 5, "drill": 14, "joined": 3},
+    "all": {"recall": 15, "untold": 3, "app": 50, "turns": 20, "sums": 2, "drill": 11, "joined": 2},
     "long": {"recall": 60, "turns": 40},
 }
 
@@ -76,7 +78,9 @@ def _draw(r: Random, world: World, stage: Stage) -> Dialogue:
     elif kind == "drill":
         intents = r.choices(tuple(DRILLS), tuple(DRILLS.values()))[0].INTENTS
         weights = [i.weight for i in intents]
-        turns = [r.choices(intents, weights)[0].make(r, world) for _ in range(r.randint(2, 6))]
+        turns = [r.choices(intents, weights)[0].make(r, world) for _ in range(r.randint(1, 4))]
+    elif kind == "app":
+        turns = [r.choices(tuple(APP), tuple(APP.values()))[0].make(r, world) for _ in range(r.choice((1, 1, 1, 2)))]
     elif kind == "joined":
         turns = [_joined(r, world)]
     else:

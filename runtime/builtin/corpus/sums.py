@@ -22,7 +22,7 @@ COUNTED = words(
     "apples books coins eggs cards stones cats sweets stamps pens marbles balls cookies cups flowers oranges pears "
     "tickets cakes nuts shells toys pictures plates chairs birds fish"
 )
-IN_WORDS = 0.16  # share of operands written as words
+IN_WORDS = 0.28  # share of operands written as words
 SMALL = words(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
@@ -93,7 +93,7 @@ def worked(user: str, expression: str, steps: list[str], result: int | str) -> T
 
 def _operands(r: Random) -> tuple[int, int]:
     """Mostly two digits; all pairs occur, zero and equal numbers too."""
-    size = r.choices((9, 99, 999, 9999), (9, 72, 15, 4))[0]
+    size = r.choices((9, 99, 999, 9999), (9, 80, 9, 2))[0]
     other = size if r.random() < 0.75 else r.choice((9, 20, 99))
     a, b = r.randint(0, size), r.randint(0, other)
     return (b, a) if r.random() < 0.3 else (a, b)
