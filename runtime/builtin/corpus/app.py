@@ -8,7 +8,7 @@ from random import Random
 from typing import get_args
 
 from runtime.builtin.corpus.dialogue import Turn
-from runtime.builtin.corpus.grammar import Phrases, gerund, led, listed, third_person, words
+from runtime.builtin.corpus.grammar import Phrases, Piece, dress, expand, gerund, led, listed, third_person, words
 from runtime.builtin.corpus.registry import World, intent
 from runtime.builtin.corpus.talk import load
 from runtime.builtin.corpus.tour import Entry, Kind, Tour
@@ -31,6 +31,7 @@ FRAME_OF = {
     "thing": ("thing", "t"),
     "plight": ("plight", "p"),
 }
+WORD = re.compile(r"[a-z']+")
 KIND_WORDS = {
     "command": ("command", "command", "slash command", "key", "shortcut"),
     "key": ("key", "key", "shortcut", "hotkey", "command"),
@@ -117,7 +118,20 @@ def _breadth(entry: Entry) -> float:
 def ask_how(r: Random, form: str, wish: str, kind: str) -> str:
     """A wish in one of the frames of its form."""
     frame, field = FRAME_OF[form]
-    return led(r, FRAMES[frame].typed(r, {field: wish, "k": kind}, slips=(field,)))
+    pieces = expand(r, r.choice(FRAMES[frame].templates), {field: wish, "k": kind}, (field,))
+    if r.random() < 0.1:
+        pieces = _half_heard(r, pieces, wish)
+    return led(r, dress(r, pieces))
+
+
+def _half_heard(r: Random, pieces: list[Piece], wish: str) -> list[Piece]:
+    """Without one word of the frame: what is wished for is what counts."""
+    gaps = [(i, m.start(), m.end()) for i, p in enumerate(pieces) if p.text != wish for m in WORD.finditer(p.text)]
+    if not gaps:
+        return pieces
+    i, start, end = r.choice(gaps)
+    left = (pieces[i].text[:start] + pieces[i].text[end:]).replace("  ", " ")
+    return [*pieces[:i], Piece(left if i else left.lstrip(), False), *pieces[i + 1 :]]
 
 
 def _wished(tour: Tour) -> list[Entry]:

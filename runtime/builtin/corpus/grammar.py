@@ -48,6 +48,11 @@ SHORTHAND = {
     "thanks": "thx",
     "going to": "gonna",
 }
+# Words that change nothing wherever they stand.
+NEEDLESS = words(
+    "really actually just maybe quickly somehow simply again perhaps still even basically today anyway though properly "
+    "directly easily exactly possibly honestly normally usually currently finally truly surely kindly briefly"
+)
 # Verbs whose last letter is doubled before -ing.
 DOUBLED = words(
     "get set cut put stop quit run begin drop forget wrap skip pin tag shut let unpin unwrap grep scrap swap bin cap "
@@ -124,6 +129,8 @@ def dress(r: Random, pieces: list[Piece], question: bool = True) -> str:
         pieces = [p if p.value else Piece(_shorthand(r, p.text), False) for p in pieces]
     if r.random() < 0.06:
         pieces = [p if p.value else Piece(_terse(p.text), False) for p in pieces]
+    if r.random() < 0.08:
+        pieces = _padded(r, pieces)
     if r.random() < 0.14:
         pieces = mistyped(r, pieces)
     if r.random() < 0.08:
@@ -143,6 +150,16 @@ def dress(r: Random, pieces: list[Piece], question: bool = True) -> str:
     if x < 0.62:
         return text + ("?" if question else ".")
     return text
+
+
+def _padded(r: Random, pieces: list[Piece]) -> list[Piece]:
+    """With a needless word between two words of the fixed text."""
+    gaps = [(i, m.end()) for i, p in enumerate(pieces) if not p.value for m in re.finditer(r"(?<=\w) (?=\w)", p.text)]
+    if not gaps:
+        return pieces
+    i, at = r.choice(gaps)
+    text = pieces[i].text
+    return [*pieces[:i], Piece(f"{text[:at]}{r.choice(NEEDLESS)} {text[at:]}", False), *pieces[i + 1 :]]
 
 
 def _shorthand(r: Random, text: str) -> str:

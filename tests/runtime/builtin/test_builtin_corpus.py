@@ -17,6 +17,7 @@ from runtime.builtin.corpus import (
     statements,
     sums,
     units,
+    values,
 )
 from runtime.builtin.corpus.dialogue import Dialogue, Turn, segments
 from runtime.builtin.corpus.grammar import Phrases, expand, gerund, normal, third_person
@@ -147,6 +148,17 @@ def test_letters_are_counted_right(world: World) -> None:
         assert count is not None
         times = {"not once": 0, "once": 1, "twice": 2}.get(count[2]) if "times" not in count[2] else int(count[2][0])
         assert count[3].count(count[1]) == times
+
+
+def test_a_hero_has_one_story(world: World) -> None:
+    r = Random(6)
+    told: dict[str, set[str]] = {}
+    for _ in range(400):
+        turn = BY_NAME["story"].make(r, world)
+        name, hero = turn.thought.removesuffix(".").rpartition("The hero is ")[2].split(" the ")
+        told.setdefault(hero, set()).add(turn.reply.replace(name, "NAME"))
+    assert len(told) == len(values.ANIMALS)
+    assert all(len(stories) == 1 for stories in told.values())
 
 
 def test_told_values_are_asked_back_as_last_told(world: World) -> None:

@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType
 from tokenizers import Tokenizer
 from torch.nn import functional
 
-from runtime.builtin.batches import AHEAD, EMPTY, batches
+from runtime.builtin.batches import AHEAD, CUT, CUT_FROM, CUT_TO, EMPTY, batches
 from runtime.builtin.corpus.registry import World
 from runtime.builtin.corpus.tour import DEFAULT_TOUR
 from runtime.builtin.export import export
@@ -44,16 +44,24 @@ def test_a_batch_is_a_function_of_seed_and_group(tokenizer: Tokenizer, world: Wo
     assert not np.array_equal(first[0].ids, other[0].ids)
 
 
-def test_rows_hold_whole_documents_and_little_else(tokenizer: Tokenizer, world: World) -> None:
+def test_rows_hold_documents_from_their_beginning_and_little_else(tokenizer: Tokenizer, world: World) -> None:
     start, end = tokenizer.token_to_id("<|im_start|>"), tokenizer.token_to_id("<|im_end|>")
+    whole = cut = 0
     made = list(batches(tokenizer, world, "all", 1, 0, 32, 4, 512))
     assert np.mean([b.fill for b in made]) > 0.93
     for b in made:
         assert b.ids.shape == (4, 512 + AHEAD)
-        for ids, document in zip(b.ids, b.document, strict=True):
+        for ids, w, document in zip(b.ids, b.weight, b.document, strict=True):
             for number in set(document.tolist()) - {EMPTY}:
                 tokens = ids[:512][document == number]
-                assert tokens[0] == start and end in tokens[-2:]
+                assert tokens[0] == start
+                if end in tokens[-2:]:
+                    whole += 1
+                else:  # within the last reply, of which no more than this is left
+                    cut += 1
+                    weight = w[:512][document == number]
+                    assert weight[-CUT_FROM:].all() and not weight[-CUT_TO - 1 :].all()
+    assert 0.3 < cut / (whole + cut) < CUT
 
 
 def test_positions_rise_by_one_but_for_the_jumps(tokenizer: Tokenizer, world: World) -> None:
@@ -108,6 +116,10 @@ def test_the_plan_warms_up_falls_and_changes_stages() -> None:
     assert {p.stage for p in plans[int(0.8 * config.steps) :]} == {"all", "long"}
     assert [p.trunk for p in plans] == sorted((p.trunk for p in plans), reverse=True)
     assert len({(p.stage, p.group, p.index) for p in plans}) == len(plans)
+    trunk = [p.drafts for p in plans if p.trunk]
+    assert trunk[:: config.draft_every] == [1] * len(trunk[:: config.draft_every])
+    assert sum(trunk) == len(trunk[:: config.draft_every])
+    assert {p.drafts for p in plans if not p.trunk} == {config.depth}
 
 
 def test_training_goes_on_from_an_exported_model(folder: Path, tmp_path: Path) -> None:
