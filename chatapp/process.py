@@ -29,7 +29,7 @@ class Exit:
     def sentence(self) -> str:
         """For the user."""
         if self.code == -signal.SIGKILL:
-            return "The engine was killed, most likely because the machine ran out of memory."
+            return "The engine was killed from outside, perhaps because the machine was short of memory."
         if self.code is not None and self.code < 0:
             with suppress(ValueError):
                 return f"The engine crashed ({signal.Signals(-self.code).name})."

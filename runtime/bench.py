@@ -37,7 +37,8 @@ time, and leave the machine alone meanwhile.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 if the figures are what they should be, 1 if not, 2 if there are none."""
-    told = "Benchmarks of the runtime. Without a name: how fast MODEL is, the built-in one if none is named."
+    told = "Benchmarks of the runtime. Without a name: how fast MODEL is, the built-in one if none is named. "
+    told += "`qwenchat bench ui` measures the screen."
     parser = argparse.ArgumentParser(prog="qwenchat bench", description=told)
     benchmarks = parser.add_subparsers(required=True, metavar="NAME")
     resume = benchmarks.add_parser(

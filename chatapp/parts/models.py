@@ -10,7 +10,7 @@ from chatapp.commands import CommandError
 from chatapp.download_line import DownloadLine
 from chatapp.figures import percent
 from chatapp.parts.base import ChatBase
-from chatapp.paths import log_path, model_path
+from chatapp.paths import BUILT_IN, log_path, model_path
 from chatapp.remote import address
 from chatapp.remote.address import Address, AddressError, is_address
 from chatapp.sanitize import clean_line
@@ -137,7 +137,10 @@ class ModelsPart(ChatBase):
         return str(Address(address.parse(model.path).server, found[0])) if found else None
 
     def model_chosen(self, path: str) -> None:
+        # The built-in one lies elsewhere after another installation.
+        kept = BUILT_IN if path == str(BUILT_IN_MODEL) else path
+
         async def keep() -> None:
-            await self.remember({"model": path})
+            await self.remember({"model": kept})
 
         self.run_worker(self._guard(keep), exit_on_error=False)

@@ -70,7 +70,7 @@ def encode(tokenizer: Tokenizer, dialogues: list[Dialogue], r: Random) -> list[E
 
 
 def _cut(weight: list[int], r: Random) -> int:
-    """Where a document ends that ends within its last reply; the document's length if that reply is short or unlearnt."""
+    """Where a document ends that ends within its last reply; its length if that reply is short or not learnt."""
     last = len(weight)
     while last and not weight[last - 1]:
         last -= 1

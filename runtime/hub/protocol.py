@@ -139,7 +139,7 @@ class Look:
     id: int
     folders: tuple[str, ...] = ()
     context_length: int | None = None
-    kv_type: Literal["auto", "q8", "f16", "f32"] = "auto"
+    kv_type: protocol.KvType = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from chatapp.app import QwenChat
 from chatapp.form import Form
 from chatapp.notify import sequence
 from chatapp.settings import Settings, Value
+from runtime.protocol import BUILT_IN_MODEL
 from themes import OwnThemes
 
 THEME = 'primary = "#ffffff"\nbackground = "{}"\n'
@@ -87,6 +88,18 @@ class TestSettings:
             await chat.ask("q")
         assert backend.loads[-1].context_length == 8192
         assert backend.requests[0].messages[0].content == "Be kind."
+
+    @here("a served model is no file")
+    async def test_the_built_in_model_is_remembered_by_its_name(self, tmp_path: Path) -> None:
+        kept: list[Mapping[str, Value]] = []
+        async with running(FakeBackend(), tmp_path, keep=kept.append) as chat:
+            await chat.send("/model built-in")
+            await chat.until(lambda: kept)
+            await chat.send("/model other.gguf")
+            await chat.until(lambda: len(kept) == 2)
+        assert chat.backend.loads[-2].path == str(BUILT_IN_MODEL)
+        assert kept[0] == {"model": "built-in"}
+        assert kept[1] == {"model": chat.backend.loads[-1].path}
 
 
 @here("colours of the program")

@@ -26,7 +26,10 @@ from runtime.protocol import (
 @pytest.mark.parametrize(
     ("end", "sentence"),
     [
-        ({"signal": signal.SIGKILL}, "The engine was killed, most likely because the machine ran out of memory."),
+        (
+            {"signal": signal.SIGKILL},
+            "The engine was killed from outside, perhaps because the machine was short of memory.",
+        ),
         ({"signal": signal.SIGSEGV}, "The engine crashed (SIGSEGV)."),
         ({"stderr": "Traceback:\nOSError: disk gone\n\n", "exit": 1}, "The engine stopped: OSError: disk gone."),
         ({"exit": 0}, "The engine stopped unexpectedly."),
