@@ -49,7 +49,7 @@ APP = {**{i: i.weight for i in app.INTENTS}, BY_NAME["absent"]: 14, BY_NAME["els
 # What a dialogue is made of, per stage. Copying first: recall grows out of it.
 SHARES: dict[Stage, dict[str, float]] = {
     "copying": {"repeat": 25, "recall": 50, "turns": 25},
-    "all": {"recall": 15, "untold": 3, "app": 50, "turns": 20, "sums": 2, "drill": 11, "joined": 2},
+    "all": {"recall": 16, "untold": 3, "app": 36, "turns": 33, "sums": 2, "drill": 12, "joined": 2},
     "long": {"recall": 60, "turns": 40},
 }
 
