@@ -126,12 +126,19 @@ def ask_how(r: Random, form: str, wish: str, kind: str) -> str:
 
 def _half_heard(r: Random, pieces: list[Piece], wish: str) -> list[Piece]:
     """Without one word of the frame: what is wished for is what counts."""
-    gaps = [(i, m.start(), m.end()) for i, p in enumerate(pieces) if p.text != wish for m in WORD.finditer(p.text)]
+    gaps = [
+        (i, m.start(), m.end())
+        for i, p in enumerate(pieces)
+        if not p.value and p.text != wish
+        for m in WORD.finditer(p.text)
+    ]
     if not gaps:
         return pieces
     i, start, end = r.choice(gaps)
     left = (pieces[i].text[:start] + pieces[i].text[end:]).replace("  ", " ")
-    return [*pieces[:i], Piece(left if i else left.lstrip(), False), *pieces[i + 1 :]]
+    left = left if i else left.lstrip()
+    left = left if i < len(pieces) - 1 else left.rstrip()
+    return [*pieces[:i], Piece(left, False), *pieces[i + 1 :]]
 
 
 def _wished(tour: Tour) -> list[Entry]:

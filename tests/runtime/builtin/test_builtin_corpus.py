@@ -303,6 +303,18 @@ def test_intents_have_names_of_their_own() -> None:
     assert len(BY_NAME) == len(INTENTS)
 
 
+def test_a_word_that_is_not_heard_leaves_no_space_and_the_wish_whole(world: World) -> None:
+    r = Random(12)
+    shorter = 0
+    for _ in range(2000):
+        frame = r.choice(app.FRAMES["how"].templates)
+        whole = expand(r, frame, {"i": "delete a chat", "k": "key"}, ("i",))
+        text = "".join(p.text for p in app._half_heard(r, whole, "delete a chat"))
+        shorter += len(text.split()) == len("".join(p.text for p in whole).split()) - 1
+        assert "delete a chat" in text and text == text.strip() and "  " not in text, text
+    assert shorter > 1900
+
+
 def test_wishes_belong_to_entries(world: World) -> None:
     assert set(app.WISHES) <= {e.name for e in world.tour.entries}
 
