@@ -46,10 +46,11 @@ SYSTEMS = (
 DRILLS = {sums: 9, facts: 4, spelling: 1}
 # Questions about the app have the most wordings; what only sounds like them is learnt with them.
 APP = {**{i: i.weight for i in app.INTENTS}, BY_NAME["absent"]: 14, BY_NAME["elsewhere"]: 6}
+OUTSIDE = [i.weight for i in outside.INTENTS]
 # What a dialogue is made of, per stage. Copying first: recall grows out of it.
 SHARES: dict[Stage, dict[str, float]] = {
     "copying": {"repeat": 25, "recall": 50, "turns": 25},
-    "all": {"recall": 16, "untold": 3, "app": 36, "turns": 33, "sums": 2, "drill": 12, "joined": 2},
+    "all": {"recall": 20, "untold": 4, "app": 27, "outside": 8, "turns": 27, "sums": 2, "drill": 10, "joined": 2},
     "long": {"recall": 60, "turns": 40},
 }
 
@@ -81,6 +82,8 @@ def _draw(r: Random, world: World, stage: Stage) -> Dialogue:
         turns = [r.choices(intents, weights)[0].make(r, world) for _ in range(r.randint(1, 4))]
     elif kind == "app":
         turns = [r.choices(tuple(APP), tuple(APP.values()))[0].make(r, world) for _ in range(r.choice((1, 1, 1, 2)))]
+    elif kind == "outside":
+        turns = [r.choices(outside.INTENTS, OUTSIDE)[0].make(r, world) for _ in range(r.choice((1, 1, 2)))]
     elif kind == "joined":
         turns = [_joined(r, world)]
     else:
