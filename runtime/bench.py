@@ -53,6 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     drafts.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     drafts.add_argument("--max-tokens", type=int, default=128, help="of each reply (default: %(default)s)")
     drafts.add_argument("--thinking", action="store_true", help="with thoughts")
+    told = (
+        "in place of the prompts, every N-th held-out dialogue of the built-in model, every second one with thoughts"
+    )
+    drafts.add_argument("--held-out", type=int, metavar="N", help=told)
     drafts.add_argument("--threads", type=int, help="of the model")
     drafts.add_argument("--draft-vocabulary", type=int, help="tokens that drafts come from (default: all)")
     memory = benchmarks.add_parser("memory", help="what a model takes with its context full, and what was foretold")
@@ -105,7 +109,10 @@ def _resume(found: argparse.Namespace) -> bench_resume.Report:
 
 def _draft(found: argparse.Namespace) -> bench_draft.Report:
     load = Load(found.model, ops=found.ops, threads=found.threads, draft_vocabulary=found.draft_vocabulary)
-    return bench_draft.measure(found.rounds, found.max_tokens, thinking=found.thinking, load=load)
+    conversations = [bench_draft.Conversation(bench_draft.PROMPTS, found.thinking)]
+    if found.held_out is not None:
+        conversations = [*bench_draft.held_out(max(1, found.held_out))]
+    return bench_draft.measure(found.rounds, found.max_tokens, conversations, load)
 
 
 def _memory(found: argparse.Namespace) -> bench_memory.Report:

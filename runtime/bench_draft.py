@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from runtime.bench_worker import BenchWorker
 from runtime.protocol import Generate, Load, Message, Sampling, Stats
@@ -27,6 +27,21 @@ PROMPTS = (
     "And what can you do?",
     "Write a short poem about the sea.",
 )
+
+
+class Conversation(NamedTuple):
+    """What a user says, turn by turn."""
+
+    users: tuple[str, ...]
+    thinking: bool
+
+
+def held_out(every: int) -> tuple[Conversation, ...]:
+    """Every so many-th dialogue that the built-in model was not trained on."""
+    from runtime.builtin.corpus.tour import DEFAULT_TOUR, read_tour
+    from runtime.builtin.held_out import cases
+
+    return tuple(Conversation(case.users, case.thinking) for case in cases(read_tour(DEFAULT_TOUR))[::every])
 
 
 @dataclass(frozen=True)
@@ -73,16 +88,16 @@ class Report:
         return "\n".join(lines)
 
 
-def measure(rounds: int, max_tokens: int, *, thinking: bool, load: Load) -> Report:
+def measure(rounds: int, max_tokens: int, conversations: Sequence[Conversation], load: Load) -> Report:
     """Raises WorkerError if the model cannot be loaded or fails."""
     speeds: dict[int | None, list[float]] = {choice: [] for choice in CHOICES}
     counts: dict[int | None, list[Stats]] = {choice: [] for choice in CHOICES}
     with BenchWorker(load) as worker:
-        _round(worker, None, "warm-up", max_tokens, thinking)
+        _round(worker, None, "warm-up", max_tokens, conversations[:1])
         for number in range(rounds):
             # Each round begins with another choice, so that none is always measured first.
             for choice in CHOICES[number % len(CHOICES) :] + CHOICES[: number % len(CHOICES)]:
-                stats = _round(worker, choice, f"{choice}", max_tokens, thinking)
+                stats = _round(worker, choice, f"{choice}", max_tokens, conversations)
                 speeds[choice].append(_speed(stats))
                 counts[choice] += stats
         info = worker.model
@@ -92,23 +107,26 @@ def measure(rounds: int, max_tokens: int, *, thinking: bool, load: Load) -> Repo
     )
 
 
-def _round(worker: BenchWorker, drafts: int | None, name: str, max_tokens: int, thinking: bool) -> list[Stats]:
-    """One conversation over all prompts."""
-    messages: list[Message] = []
+def _round(
+    worker: BenchWorker, drafts: int | None, name: str, max_tokens: int, conversations: Sequence[Conversation]
+) -> list[Stats]:
+    """All turns of all conversations."""
     found = []
-    for prompt in PROMPTS:
-        messages.append(Message("user", prompt))
-        command = Generate(
-            "bench",
-            f"draft {name}",
-            tuple(messages),
-            Sampling(temperature=0, presence_penalty=0, max_tokens=max_tokens),
-            thinking=thinking,
-            drafts=drafts,
-        )
-        stats, reply = worker.turn(command)
-        messages.append(reply)
-        found.append(stats)
+    for i, conversation in enumerate(conversations):
+        messages: list[Message] = []
+        for user in conversation.users:
+            messages.append(Message("user", user))
+            command = Generate(
+                "bench",
+                f"draft {name} {i}",
+                tuple(messages),
+                Sampling(temperature=0, presence_penalty=0, max_tokens=max_tokens),
+                thinking=conversation.thinking,
+                drafts=drafts,
+            )
+            stats, reply = worker.turn(command)
+            messages.append(reply)
+            found.append(stats)
     return found
 
 

@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 from runtime.builtin.corpus.tour import DEFAULT_TOUR, read_tour
-from runtime.builtin.evaluate import cases, run
+from runtime.builtin.evaluate import run
+from runtime.builtin.held_out import cases
 from runtime.builtin.runtime_answers import RuntimeAnswers
 
 PEER = """

@@ -27,10 +27,11 @@ from runtime.builtin.batches import EMPTY, Batch, batches
 from runtime.builtin.corpus.mix import Stage
 from runtime.builtin.corpus.registry import World
 from runtime.builtin.corpus.tour import DEFAULT_TOUR, TourError, read_tour
-from runtime.builtin.evaluate import cases, figures, reserved
+from runtime.builtin.evaluate import figures
 from runtime.builtin.evaluate import run as hold
 from runtime.builtin.export import import_weights
 from runtime.builtin.generate import Generator
+from runtime.builtin.held_out import cases, reserved
 from runtime.builtin.model import LanguageModel
 from runtime.builtin.muon import Muon
 from runtime.builtin.schedule import GROUP, Plan, TrainConfig, plan

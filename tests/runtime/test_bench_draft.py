@@ -8,7 +8,9 @@ import pytest
 from rewrite import GOLDENS
 
 from runtime import bench
-from runtime.bench_draft import CHOICES, Report, Row
+from runtime.bench_draft import CHOICES, Report, Row, held_out
+from runtime.builtin.corpus.tour import DEFAULT_TOUR, read_tour
+from runtime.builtin.held_out import cases
 
 
 def report(ratio: float) -> Report:
@@ -31,9 +33,17 @@ def test_drafting_by_its_own_choice_must_not_lose(ratio: float, good: bool) -> N
     assert report(ratio).good is good
 
 
+def test_held_out_dialogues_are_those_of_the_evaluation() -> None:
+    evaluated = cases(read_tour(DEFAULT_TOUR))
+    every = [*held_out(1)]
+    assert [(c.users, c.thinking) for c in evaluated] == every
+    assert [*held_out(10)] == every[::10]
+
+
 @pytest.mark.slow
-def test_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    bench.main(["draft", str(GOLDENS / "tiny-dense.gguf"), "--rounds", "1", "--max-tokens", "3", "--json"])
+@pytest.mark.parametrize("more", [[], ["--held-out", "300"]])
+def test_it_runs(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    bench.main(["draft", str(GOLDENS / "tiny-dense.gguf"), "--rounds", "1", "--max-tokens", "3", "--json", *more])
     found = json.loads(capsys.readouterr().out)
     assert [row["drafts"] for row in found["rows"]] == list(CHOICES)
     assert found["rows"][0]["drafted"] == 0

@@ -6,7 +6,7 @@ import pytest
 
 from kernels.op import Column
 from runtime.builtin.corpus.tour import DEFAULT_TOUR, read_tour
-from runtime.builtin.evaluate import cases
+from runtime.builtin.held_out import cases
 from runtime.loading import open_chat_model
 from runtime.protocol import BUILT_IN_MODEL, Delta, Generate, Load, Message, Sampling
 from runtime.turn import ChatModel

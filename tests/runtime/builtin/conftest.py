@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 
 from runtime.builtin.corpus.registry import World
 from runtime.builtin.corpus.tour import DEFAULT_TOUR, Tour, read_tour
-from runtime.builtin.evaluate import reserved
+from runtime.builtin.held_out import reserved
 from runtime.builtin.vocabulary import pieces, train_vocabulary
 
 VOCABULARY = 1024

@@ -11,7 +11,8 @@ from gguf import GGMLQuantizationType as Type
 from tokenizers import Tokenizer
 
 from runtime.builtin.corpus.tour import Tour
-from runtime.builtin.evaluate import SUBJECTS, Case, Single, cases, figures, run, transcript
+from runtime.builtin.evaluate import Single, figures, run, transcript
+from runtime.builtin.held_out import SUBJECTS, Case, cases
 from runtime.builtin.expectations import ExpectationError, holds, known_to
 from runtime.builtin.export import export
 from runtime.builtin.generate import Generator, Request

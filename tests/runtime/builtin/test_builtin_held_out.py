@@ -31,7 +31,7 @@ from runtime.builtin.corpus import (
 )
 from runtime.builtin.corpus.grammar import Phrases, normal
 from runtime.builtin.corpus.registry import World
-from runtime.builtin.evaluate import SUBJECTS, cases
+from runtime.builtin.held_out import SUBJECTS, cases
 
 
 def one_of(texts: Iterable[str]) -> str:
