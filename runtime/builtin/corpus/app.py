@@ -18,12 +18,14 @@ TABLES = load("app.toml")
 FRAMES = {name: Phrases(text) for name, text in TABLES.items() if isinstance(text, str)}
 LIST = {kind: Phrases(text) for kind, text in TABLES["list"].items()}
 WISHES_TABLES = load("wishes.toml")
+ASKED = {name: Phrases(text) for name, text in load("asked.toml").items()}
 SYNONYMS: dict[str, str] = WISHES_TABLES.pop("words")
 MAIN = WISHES_TABLES.pop("main")
 # Names that mean more than one thing: without a mark or their kind they are questions of another sort.
 ORDINARY = (*words("think thinking draft drafts model models context system theme help"), "context length")
 # How often a wish comes as an infinitive, "deleting a chat", "deletes a chat", a noun, or a sentence of its own.
 FORMS = {"do": 12, "doing": 3, "does": 3, "thing": 6, "plight": 4}
+WHOLE = 0.5  # share of the questions that stand in no frame
 FRAME_OF = {
     "do": ("how", "i"),
     "doing": ("doing", "g"),
@@ -106,13 +108,17 @@ def _loosely(r: Random, entry: Entry) -> str:
 def how_to(r: Random, world: World) -> Turn:
     wished = _wished(world.tour)
     entry = r.choices(wished, [_breadth(e) for e in wished])[0]
-    user = ask_how(r, *_wish(r, entry), r.choice(KIND_WORDS[entry.kind]))
+    if entry.name in ASKED and r.random() < WHOLE:
+        user = led(r, ASKED[entry.name].typed(r))
+    else:
+        user = ask_how(r, *_wish(r, entry), r.choice(KIND_WORDS[entry.kind]))
     return Turn(user, advise(world.tour, entry), f"The {entry.kind} {entry.name} is for this.")
 
 
 def _breadth(entry: Entry) -> float:
     """What is wished for in many words is asked for more often."""
-    return sum(len(p.templates) for p in WISHES.get(entry.name, {}).values()) ** 0.5 or 1
+    wordings = [*WISHES.get(entry.name, {}).values(), *filter(None, [ASKED.get(entry.name)])]
+    return sum(len(p.templates) for p in wordings) ** 0.5 or 1
 
 
 def ask_how(r: Random, form: str, wish: str, kind: str) -> str:
@@ -166,7 +172,7 @@ def _wish(r: Random, entry: Entry) -> tuple[str, str]:
     return form, wishes[form].plain(r)
 
 
-@intent(3, filler=0.3, joins=True)
+@intent(2, filler=0.3, joins=True)
 def usage(r: Random, world: World) -> Turn:
     entry = r.choice(world.tour.of_kind("command"))
     user = FRAMES["usage"].typed(r, {"c": entry.name})
@@ -174,7 +180,7 @@ def usage(r: Random, world: World) -> Turn:
     return Turn(user, f"Type `{entry.usage}`{takes}: {entry.action}.", f"How {entry.name} is written.")
 
 
-@intent(3, filler=0.3, joins=True)
+@intent(2, filler=0.3, joins=True)
 def key_of(r: Random, world: World) -> Turn:
     """Which key a command is on."""
     keyed = [e for e in world.tour.of_kind("command") if e.key]

@@ -45,7 +45,13 @@ SYSTEMS = (
 # What is learnt by doing it often, and has short replies: in a mix by turns alone it is a twentieth of the text.
 DRILLS = {sums: 9, facts: 4, spelling: 1}
 # Questions about the app have the most wordings; what only sounds like them is learnt with them.
-APP = {**{i: i.weight for i in app.INTENTS}, BY_NAME["absent"]: 14, BY_NAME["elsewhere"]: 6}
+APP = {
+    **{i: i.weight for i in app.INTENTS},
+    BY_NAME["what_is_it"]: 7,
+    BY_NAME["absent"]: 10,
+    BY_NAME["elsewhere"]: 5,
+    **{BY_NAME[name]: 0.5 for name in talk.ABOUT_THE_APP},
+}
 OUTSIDE = [i.weight for i in outside.INTENTS]
 # What a dialogue is made of, per stage. Copying first: recall grows out of it.
 SHARES: dict[Stage, dict[str, float]] = {

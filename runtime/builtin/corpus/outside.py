@@ -20,7 +20,7 @@ LISTS: dict[str, tuple[str, ...]] = {
 NEAR = load("near.toml")
 # Only questions about these that the model cannot answer are asked: the names themselves it knows.
 KNOWN = {name: tuple(text.split(", ")) for name, text in NEAR.pop("known").items()}
-DATED = (1492, 1789, 1912, 1914, 1945, 1969, 1989)  # years of which the model can tell
+DATED = (1492, 1789, 1912, 1914, 1918, 1939, 1945, 1969, 1989)  # years of which the model can tell
 ANIMALS = tuple(a for a in values.ANIMALS if a not in ("rabbit", "penguin"))  # what these eat, or where they live
 PHRASES = {name: Phrases(table["frames"]) for name, table in (TABLES | NEAR).items() if "frames" in table}
 

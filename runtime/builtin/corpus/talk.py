@@ -19,6 +19,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 TABLES = load("talk.toml")
+ABOUT_THE_APP = tuple(name for name, table in TABLES.items() if table.get("app"))
 PHRASES = {name: Phrases(table["users"]) for name, table in TABLES.items()}
 
 

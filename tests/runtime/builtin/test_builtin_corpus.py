@@ -316,7 +316,15 @@ def test_a_word_that_is_not_heard_leaves_no_space_and_the_wish_whole(world: Worl
 
 
 def test_wishes_belong_to_entries(world: World) -> None:
-    assert set(app.WISHES) <= {e.name for e in world.tour.entries}
+    assert set(app.WISHES) | set(app.ASKED) <= {e.name for e in world.tour.entries}
+
+
+def test_what_is_asked_belongs_to_one_answer(world: World) -> None:
+    answers: dict[str, set[str]] = {}
+    for entry in world.tour.entries:
+        for question in app.ASKED.get(entry.name, Phrases("")).templates:
+            answers.setdefault(normal(question), set()).add(app.advise(world.tour, entry))
+    assert {question: found for question, found in answers.items() if len(found) > 1} == {}
 
 
 def test_unlisted_keys_are_answered_honestly(world: World) -> None:

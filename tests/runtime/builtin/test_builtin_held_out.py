@@ -147,7 +147,10 @@ def own_grammar(world: World) -> dict[str, list[tuple[Phrases, dict[str, str]]]]
             *((p, told) for p in (recall.ASK, *(slot.ask for slot in recall.SLOTS.values()))),
         ],
         "sums": [(p, numbers) for p in sums.PHRASES.values()],
-        "app": [(app.FRAMES[frame], names) for frame in ("what", "press", "setting", "usage", "key_of")],
+        "app": [
+            *((app.FRAMES[frame], names) for frame in ("what", "press", "setting", "usage", "key_of")),
+            *((p, {}) for p in (*app.ASKED.values(), *talk.PHRASES.values())),
+        ],
         "facts": [*known.items(), *((p, {}) for _, p in facts.SINGLES)],
         "talk": [(p, {}) for p in talk.PHRASES.values()],
         "words": [
