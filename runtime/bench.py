@@ -53,9 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     drafts.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     drafts.add_argument("--max-tokens", type=int, default=128, help="of each reply (default: %(default)s)")
     drafts.add_argument("--thinking", action="store_true", help="with thoughts")
-    told = (
-        "in place of the prompts, every N-th held-out dialogue of the built-in model, every second one with thoughts"
-    )
+    told = "in place of the prompts, every N-th held-out dialogue of the built-in model, every second one with thoughts"
     drafts.add_argument("--held-out", type=int, metavar="N", help=told)
     drafts.add_argument("--threads", type=int, help="of the model")
     drafts.add_argument("--draft-vocabulary", type=int, help="tokens that drafts come from (default: all)")

@@ -47,6 +47,7 @@ DRILLS = {sums: 9, facts: 4, spelling: 1}
 # Questions about the app have the most wordings; what only sounds like them is learnt with them.
 APP = {
     **{i: i.weight for i in app.INTENTS},
+    BY_NAME["how_to"]: 60,
     BY_NAME["what_is_it"]: 7,
     BY_NAME["absent"]: 10,
     BY_NAME["elsewhere"]: 5,

@@ -22,6 +22,8 @@ NEAR = load("near.toml")
 KNOWN = {name: tuple(text.split(", ")) for name, text in NEAR.pop("known").items()}
 DATED = (1492, 1789, 1912, 1914, 1918, 1939, 1945, 1969, 1989)  # years of which the model can tell
 ANIMALS = tuple(a for a in values.ANIMALS if a not in ("rabbit", "penguin"))  # what these eat, or where they live
+BEYOND = {name: Phrases(text) for name, text in load("beyond.toml").items()}
+WHOLE = 0.45  # share of the questions that stand in no frame
 PHRASES = {name: Phrases(table["frames"]) for name, table in (TABLES | NEAR).items() if "frames" in table}
 
 
@@ -73,6 +75,9 @@ def _reply(name: str, world: World) -> tuple[str, str]:
 
 
 def _turn(name: str, r: Random, world: World) -> Turn:
+    if name in BEYOND and r.random() < WHOLE:
+        user = led(r, BEYOND[name].typed(r, question=name != "actions"))
+        return Turn(user, *_reply(name, world))
     n, m = r.randint(2, 999), r.randint(2, 99)
     while (year := r.randint(1000, 2030)) in DATED:
         pass

@@ -78,6 +78,43 @@ TELL = Phrases(
     did you know that {o} {l} is {v}
     can you remember that {o} {l} is {v}
     can you remember {o} {l}? it's {v}
+    {o} {l} reads {v}
+    {o} {l} would be {v}
+    {o} {l} should be {v}
+    {o} {l} is simply {v}
+    {o} {l} is {v}, in case you wonder
+    {o} {l} is {v}, just so you know
+    {o} {l} is {v}, keep it
+    {o} {l}... {v}
+    {o} {l}, that is {v}
+    {o} {l}? it's {v}
+    {o} {l}? that would be {v}
+    i'd say {o} {l} is {v}
+    i think {o} {l} is {v}
+    as {o} {l} i have {v}
+    for {o} {l} i have {v}
+    for {o} {l}, put {v}
+    as for {o} {l}, it's {v}
+    save {o} {l}: {v}
+    save {v} as {o} {l}
+    store {o} {l}: {v}
+    keep {o} {l}: {v}
+    keep {v} as {o} {l}
+    keep {o} {l} in mind: {v}
+    take down {o} {l}: {v}
+    add {o} {l}: {v}
+    make a note of {o} {l}: {v}
+    i want you to know {o} {l}: {v}
+    i want you to remember {o} {l}: {v}
+    you should know {o} {l}, it is {v}
+    in case you need {o} {l}: {v}
+    if you need {o} {l}, it's {v}
+    if anyone asks, {o} {l} is {v}
+    could you note {o} {l}: {v}
+    can you save {o} {l}? it is {v}
+    can you keep {o} {l} for me: {v}
+    {v} would be {o} {l}
+    {v} - that's {o} {l}
     """
 )
 CORRECT = Phrases(
@@ -112,6 +149,109 @@ CORRECT = Phrases(
     change {o} {l} to {v}
     please change {o} {l} to {v}
     oops, {o} {l} is {v}
+    no no, {o} {l} is {v}
+    nope, {o} {l} is {v}
+    hang on, {o} {l} is {v}
+    hold on, {o} {l} is {v}
+    whoops, {o} {l} is {v}
+    ah no, {o} {l} is {v}
+    my mistake, {o} {l} is {v}
+    my bad, {o} {l} is {v}
+    sorry, {o} {l} is {v}, not what i said
+    sorry, i meant {o} {l} is {v}
+    sorry, wrong {l}. it is {v}
+    wrong {l}, it's {v}
+    wrong {l}: it should be {v}
+    i gave you the wrong {l}, it's {v}
+    i told you the wrong {l}, it is {v}
+    i told you {o} old {l}, it is {v} now
+    that {l} was wrong, it is {v}
+    that {l} is out of date, it's {v} now
+    the {l} i told you is wrong, it's {v}
+    the {l} i gave you is no longer right, it's {v}
+    {o} {l} was wrong, it's {v}
+    {o} {l} is wrong, it should be {v}
+    {o} {l} is out of date, now it is {v}
+    {o} {l} should be {v}
+    {o} {l} must be {v}, i mixed it up
+    {o} {l} is actually {v}
+    {o} {l} is really {v}
+    {o} {l} is {v}, i was wrong
+    {o} {l} is {v}, sorry
+    {o} {l} is {v}, i mistyped
+    {o} {l} is {v} by now
+    {o} {l} is {v} these days
+    {o} {l} became {v}
+    {o} {l} was changed to {v}
+    {o} {l} has been changed to {v}
+    {o} {l} turned into {v}
+    {o} {l} got changed, now it's {v}
+    {o} {l} just changed: {v}
+    {o} {l} is different now: {v}
+    {o} {l} is no longer the same, it is {v}
+    {o} {l} has become {v}
+    {o} new {l} is {v}
+    {o} new {l}: {v}
+    new {l}: {v}
+    new {l}, it's {v}
+    they changed {o} {l} to {v}
+    they gave me a new {l}: {v}
+    i got a new {l} today: {v}
+    i had to change {o} {l}, it's {v} now
+    i just changed {o} {l} to {v}
+    i set {o} {l} to {v}
+    i switched {o} {l} to {v}
+    i updated {o} {l}: {v}
+    i changed my mind, {o} {l} is {v}
+    on second thoughts, {o} {l} is {v}
+    i checked again: {o} {l} is {v}
+    i looked it up, {o} {l} is {v}
+    i mixed it up, {o} {l} is {v}
+    i mistyped {o} {l}, it's {v}
+    i misremembered {o} {l}, it is {v}
+    i have to correct {o} {l}: {v}
+    i need to correct {o} {l}, it's {v}
+    let me correct {o} {l}: it's {v}
+    let's change {o} {l} to {v}
+    can you change {o} {l} to {v}
+    could you change {o} {l} to {v}
+    can you update {o} {l}? it's {v} now
+    please update {o} {l} to {v}
+    please correct {o} {l} to {v}
+    please correct {o} {l}: it is {v}
+    please note the new {l}: {v}
+    update {o} {l} to {v}
+    update {o} {l}: {v}
+    correct {o} {l} to {v}
+    set {o} {l} to {v}
+    replace {o} {l} with {v}
+    make {o} {l} {v}
+    fix {o} {l}: it is {v}
+    edit {o} {l}: {v}
+    use {v} as {o} {l} from now on
+    make {v} {o} new {l}
+    {v} is {o} new {l}
+    {v} is {o} {l} now
+    {v} is the right {l}
+    {v}, that's {o} new {l}
+    it's {v} now, {o} {l}
+    about {o} {l}: it's {v} now
+    about {o} {l} from before, it is {v} now
+    as for {o} {l}, it's {v} by now
+    remember {o} {l}? it's {v} now
+    remember {o} {l}? it changed to {v}
+    you know {o} {l}? it's {v} now
+    coming back to {o} {l}: it is {v} now
+    going back to {o} {l}, i meant {v}
+    earlier i told you {o} {l}. it's {v} now
+    forget {o} old {l}, it's {v} now
+    forget the {l} from before, it's {v}
+    ignore the {l} i gave you, it's {v}
+    throw out {o} old {l}, the new one is {v}
+    instead of what i said, {o} {l} is {v}
+    there's a new {l}: {v}
+    a correction: {o} {l} is {v}
+    small change: {o} {l} is {v}
     """
 )
 ASK = Phrases(f"{statements.ASKING['label']}\n{statements.ASKING['noun'].replace('{q}', '{o} {l}')}")

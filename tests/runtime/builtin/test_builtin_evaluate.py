@@ -12,10 +12,10 @@ from tokenizers import Tokenizer
 
 from runtime.builtin.corpus.tour import Tour
 from runtime.builtin.evaluate import Single, figures, run, transcript
-from runtime.builtin.held_out import SUBJECTS, Case, cases
 from runtime.builtin.expectations import ExpectationError, holds, known_to
 from runtime.builtin.export import export
 from runtime.builtin.generate import Generator, Request
+from runtime.builtin.held_out import SUBJECTS, Case, cases
 from runtime.builtin.model import LanguageModel, ModelConfig
 from runtime.builtin.runtime_answers import RuntimeAnswers
 from runtime.builtin.vocabulary import SPECIAL

@@ -162,7 +162,7 @@ def own_grammar(world: World) -> dict[str, list[tuple[Phrases, dict[str, str]]]]
             *all_of(code, {"i": tasks, "l": one_of(snippet["language"] for snippet in code.SNIPPETS)}),
             *all_of(markup, shapes),
         ],
-        "outside": [(p, beyond) for p in outside.PHRASES.values()],
+        "outside": [(p, beyond) for p in (*outside.PHRASES.values(), *outside.BEYOND.values())],
     }
 
 
