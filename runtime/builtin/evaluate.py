@@ -20,7 +20,7 @@ from runtime.builtin.corpus.tour import DEFAULT_TOUR, Tour, TourError, read_tour
 from runtime.builtin.expectations import holds
 from runtime.builtin.export import load_run
 from runtime.builtin.generate import Generated, Generator, Request
-from runtime.builtin.held_out import BOTH, SUBJECTS, Case, cases
+from runtime.builtin.held_out import BOTH, DEVELOPMENT, HERE, SUBJECTS, Case, cases
 from runtime.builtin.runtime_answers import RuntimeAnswers
 from runtime.errors import UserError
 
@@ -93,6 +93,8 @@ def main(arguments: list[str] | None = None) -> int:
     source.add_argument("--model", type=Path, help="a GGUF file, through the runtime")
     parser.add_argument("--tour", type=Path, default=DEFAULT_TOUR, help="what the model was told of the app")
     parser.add_argument("--subjects", default=",".join(SUBJECTS), help=f"some of {','.join(SUBJECTS)}")
+    told = "the development set: its failures may be read, and the grammar widened accordingly"
+    parser.add_argument("--development", action="store_true", help=told)
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth dialogue")
     parser.add_argument("--wrong", type=Path, help="write the dialogues that went wrong to this file")
     options = parser.parse_args(arguments)
@@ -103,7 +105,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, TourError, UserError) as error:
         print(error, file=sys.stderr)
         return 1
-    outcomes = run(answers, cases(tour, options.subjects.split(","))[:: options.every], tour)
+    folder = DEVELOPMENT if options.development else HERE
+    outcomes = run(answers, cases(tour, options.subjects.split(","), folder)[:: options.every], tour)
     result = figures(outcomes)
     if isinstance(answers, Generator):
         result["acceptance"] = dataclasses.asdict(answers.acceptance([o.replies[-1] for o in outcomes]))

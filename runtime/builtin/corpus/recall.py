@@ -40,6 +40,8 @@ SLOTS = {
     )
     for name, table in load("slots.toml").items()
 }
+SYNONYMS = {label: tuple(n.strip() for n in names.split(",")) for label, names in load("label_synonyms.toml").items()}
+SYNONYM = 0.25  # share of the questions that call a thing by another name than it was told under
 TELL = Phrases(
     """
     {o} {l} is {v}
@@ -336,7 +338,8 @@ class Fact:
         own = slot is not None and slot.ask.templates and self.label == slot.labels[0] and r.random() < 0.5
         phrases = slot.ask if slot is not None and own else ASK
         owner = r.choice(OWNERS) if self.slot != "thing" and r.random() < 0.12 else self.owner
-        return phrases.typed(r, {"o": owner, "l": self.label})
+        label = r.choice(SYNONYMS[self.label]) if self.label in SYNONYMS and r.random() < SYNONYM else self.label
+        return phrases.typed(r, {"o": owner, "l": label})
 
     def correct(self, r: Random, world: World, just_told: bool) -> tuple[Turn, Fact]:
         """The same fact with another value; in a few words only if it was the last thing told."""
@@ -357,8 +360,17 @@ class Fact:
         if not isinstance(other, Fact):
             return False
         if self.slot == other.slot:
-            return self.slot not in DISTINCT or not self.stem.isdisjoint(other.stem)
-        return self.label == other.label or {self.slot, other.slot} in ALIKE
+            return (
+                self.slot not in DISTINCT
+                or not self.stem.isdisjoint(other.stem)
+                or not self.names.isdisjoint(other.names)
+            )
+        return not self.names.isdisjoint(other.names) or {self.slot, other.slot} in ALIKE
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The label and its synonyms."""
+        return frozenset((self.label, *SYNONYMS.get(self.label, ())))
 
     @property
     def stem(self) -> frozenset[str]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from runtime.builtin.corpus.grammar import normal
 from runtime.builtin.corpus.tour import Tour
 from runtime.builtin.expectations import known_to
 
+HERE = files(__package__)
+DEVELOPMENT = files("runtime.builtin") / "development"  # of the same form; who writes the grammar may read it
 SUBJECTS = ("recall", "sums", "app", "facts", "talk", "words", "markup", "outside")
 BOTH = ("sums",)  # asked with thought and without; all others in turn
 
@@ -25,11 +28,12 @@ class Case:
     thinking: bool
 
 
-def cases(tour: Tour, subjects: Sequence[str] = SUBJECTS) -> list[Case]:
-    """The held-out dialogues of `subjects`, without those on entries that the tour lacks."""
+def cases(tour: Tour, subjects: Sequence[str] = SUBJECTS, folder: Traversable = HERE) -> list[Case]:
+    """The dialogues of `subjects` in a folder, without those on entries that the tour lacks."""
     result = []
     for subject in subjects:
-        for i, (section, users, expectation) in enumerate(_lines(subject)):
+        file = folder / f"{subject}.txt"
+        for i, (section, users, expectation) in enumerate(_lines(subject, file) if file.is_file() else ()):
             if known_to(expectation, tour):
                 modes = (True, False) if subject in BOTH else (i % 2 == 1,)
                 result += [Case(subject, section, users, expectation, thinking) for thinking in modes]
@@ -44,10 +48,9 @@ def reserved(tour: Tour) -> frozenset[str]:
     return frozenset(normal(c.users[-1]) for c in cases(tour) if len(c.users[-1].split()) > 3)
 
 
-def _lines(subject: str) -> Iterator[tuple[str, tuple[str, ...], str]]:
+def _lines(subject: str, file: Traversable) -> Iterator[tuple[str, tuple[str, ...], str]]:
     section = subject
-    text = files(__package__).joinpath(f"{subject}.txt").read_text(encoding="utf-8")
-    for line in text.splitlines():
+    for line in file.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             section = line[3:]
         elif line and not line.startswith("# "):

@@ -14,6 +14,7 @@ from runtime.builtin.corpus import (
     fillings,
     memory,
     outside,
+    recall,
     statements,
     sums,
     units,
@@ -318,6 +319,21 @@ def test_a_word_that_is_not_heard_leaves_no_space_and_the_wish_whole(world: Worl
 
 def test_wishes_belong_to_entries(world: World) -> None:
     assert set(app.WISHES) | set(app.ASKED) <= {e.name for e in world.tour.entries}
+
+
+def test_other_names_are_of_labels() -> None:
+    labels = {label for slot in recall.SLOTS.values() for label in slot.labels}
+    assert set(recall.SYNONYMS) <= labels
+    assert all(name and name == name.strip() for names in recall.SYNONYMS.values() for name in names)
+
+
+def test_things_whose_names_could_be_mistaken_are_not_told_together() -> None:
+    label = "daughter's name"
+    other = recall.SYNONYMS[label][0]
+    told = recall.Fact("person", label, "Zoe")
+    assert told.clashes(recall.Fact("person", label, "Ida"))
+    assert told.clashes(recall.Fact("thing", other, "Ida"))
+    assert not told.clashes(recall.Fact("thing", "boat", "Ida"))
 
 
 def test_what_is_asked_belongs_to_one_answer(world: World) -> None:

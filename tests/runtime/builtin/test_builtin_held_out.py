@@ -109,7 +109,8 @@ def own_grammar(world: World) -> dict[str, list[tuple[Phrases, dict[str, str]]]]
     number = rf"(?:\d+|{spelt}(?:[- ]{spelt})*)"
     operation = r"(\+|-|−|\*|x|×|/|:|÷|plus|minus|times|and|divided by)"
     numbers = {"a": number, "b": number, "n": r"\w+", "m": r"\w+", "x": r"\w+", "e": f"{number} ?{operation} ?{number}"}
-    labels = one_of(label for slot in recall.SLOTS.values() for label in slot.labels)
+    named = [label for slot in recall.SLOTS.values() for label in slot.labels]
+    labels = one_of([*named, *(other for label in named for other in recall.SYNONYMS.get(label, ()))])
     told = {"o": "my|the", "l": rf"{labels}|({'|'.join(recall.SHARED)}) of the \w+", "v": words}
     names = {"c": one_of(e.name for e in world.tour.entries), "k": KINDS}
     known = {
