@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from runtime.builtin.evaluate import Single, figures, run, transcript
 from runtime.builtin.expectations import ExpectationError, holds, known_to
 from runtime.builtin.export import export
 from runtime.builtin.generate import Generator, Request
-from runtime.builtin.held_out import SUBJECTS, Case, cases
+from runtime.builtin.held_out import DEVELOPMENT, HERE, SUBJECTS, Case, cases
 from runtime.builtin.model import LanguageModel, ModelConfig
 from runtime.builtin.runtime_answers import RuntimeAnswers
 from runtime.builtin.vocabulary import SPECIAL
@@ -62,8 +63,10 @@ def test_entries_that_the_tour_lacks_are_not_asked_for(tour: Tour) -> None:
     assert not known_to("@/frobnicate", tour) and not known_to("/frobnicate", tour)
 
 
-def test_every_expectation_is_of_the_language_and_of_the_tour(tour: Tour) -> None:
-    for case in cases(tour):
+@pytest.mark.parametrize(("folder", "least"), [(HERE, 1000), (DEVELOPMENT, 500)])
+def test_every_expectation_is_of_the_language_and_of_the_tour(tour: Tour, folder: Traversable, least: int) -> None:
+    assert len(cases(tour, folder=folder)) >= least
+    for case in cases(tour, folder=folder):
         holds(case.expectation, "x", tour)
         for part in case.expectation.split(" | "):
             if part.startswith("@"):
