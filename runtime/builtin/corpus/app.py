@@ -10,7 +10,7 @@ from typing import get_args
 from runtime.builtin.corpus.dialogue import Turn
 from runtime.builtin.corpus.grammar import Phrases, Piece, dress, expand, gerund, led, listed, third_person, words
 from runtime.builtin.corpus.registry import World, intent
-from runtime.builtin.corpus.talk import load
+from runtime.builtin.corpus.tables import load
 from runtime.builtin.corpus.tour import Entry, Kind, Tour
 from runtime.builtin.corpus.values import syllables
 
@@ -104,7 +104,7 @@ def _loosely(r: Random, entry: Entry) -> str:
     return r.choice((entry.name.removeprefix("/"), entry.name.upper(), entry.name.capitalize()))
 
 
-@intent(40, filler=1.5, joins=True)
+@intent(40, filler=5, joins=True)
 def how_to(r: Random, world: World) -> Turn:
     wished = _wished(world.tour)
     entry = r.choices(wished, [_breadth(e) for e in wished])[0]

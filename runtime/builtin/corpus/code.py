@@ -8,7 +8,7 @@ from runtime.builtin.corpus import values
 from runtime.builtin.corpus.dialogue import Turn
 from runtime.builtin.corpus.grammar import Phrases
 from runtime.builtin.corpus.registry import World, intent
-from runtime.builtin.corpus.talk import load
+from runtime.builtin.corpus.tables import load
 
 SNIPPETS = load("snippets.toml")["snippet"]
 ASK = Phrases(

@@ -6,7 +6,7 @@ from functools import cache
 from random import Random
 from typing import NamedTuple
 
-from runtime.builtin.corpus.talk import load
+from runtime.builtin.corpus.tables import load
 
 
 class Verb(NamedTuple):

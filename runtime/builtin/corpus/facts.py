@@ -9,10 +9,10 @@ from random import Random
 from typing import Any
 
 from runtime.builtin.corpus.dialogue import Turn
-from runtime.builtin.corpus.grammar import Phrases, led, sentence
+from runtime.builtin.corpus.grammar import Phrases, expand, led, reworded, sentence
 from runtime.builtin.corpus.outside import unknown_thing
 from runtime.builtin.corpus.registry import Intent, World
-from runtime.builtin.corpus.talk import load
+from runtime.builtin.corpus.tables import load
 
 UNLISTED_SHARE = 0.12
 
@@ -132,7 +132,8 @@ def _framed(r: Random, phrases: Phrases, values: Mapping[str, object] = {}) -> s
     """A question, often within another sentence."""
     if r.random() > FRAMED:
         return led(r, phrases.typed(r, values), 0.08)
-    return FRAMES.typed(r, {"q": phrases.plain(r, values)})
+    question = reworded(r, expand(r, r.choice(phrases.templates), values))
+    return FRAMES.typed(r, {"q": "".join(p.text for p in question)})
 
 
 def _pair(name: str, r: Random, world: World) -> Turn:

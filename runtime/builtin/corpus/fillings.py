@@ -8,7 +8,7 @@ from random import Random
 from runtime.builtin.corpus import values
 from runtime.builtin.corpus.grammar import article, listed
 from runtime.builtin.corpus.registry import World
-from runtime.builtin.corpus.talk import load
+from runtime.builtin.corpus.tables import load
 
 Draw = Callable[[Random, World], str]
 

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from random import Random
 from typing import NamedTuple
 
+from runtime.builtin.corpus.tables import load
+
 
 def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
@@ -59,6 +61,17 @@ DOUBLED = words(
     "chat debug flip format log refer remap rerun reset split star step submit win"
 )
 KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+REWORDED = 0.4  # share of the messages in which other words stand
+
+
+def _thesaurus(text: str) -> dict[str, tuple[str, ...]]:
+    rows = (row.split(":", 1) for row in text.splitlines() if row.strip())
+    return {word.strip(): tuple(other.strip() for other in others.split("|")) for word, others in rows}
+
+
+THESAURUS = _thesaurus(load("thesaurus.toml")["words"])
+WORD = re.compile(r"(?<![\w.'/-])[A-Za-z]+(?:'[a-z]+)?(?![\w'/-]|\.\w)")
+ARTICLE = re.compile(r"\ban? $")
 
 
 class Piece(NamedTuple):
@@ -80,7 +93,7 @@ class Phrases:
     def typed(
         self, r: Random, values: Mapping[str, object] = {}, question: bool = True, slips: Collection[str] = ()
     ) -> str:
-        """One template expanded as a user would type it: openers, closers, case and typing mistakes.
+        """One template expanded as a user would type it: other words, openers, closers, case and typing mistakes.
 
         The values of the fields in `slips` are ordinary words, in which mistakes may happen too.
         """
@@ -125,6 +138,7 @@ def normal(text: str) -> str:
 
 
 def dress(r: Random, pieces: list[Piece], question: bool = True) -> str:
+    pieces = reworded(r, pieces)
     if r.random() < 0.10:
         pieces = [p if p.value else Piece(_shorthand(r, p.text), False) for p in pieces]
     if r.random() < 0.06:
@@ -150,6 +164,28 @@ def dress(r: Random, pieces: list[Piece], question: bool = True) -> str:
     if x < 0.62:
         return text + ("?" if question else ".")
     return text
+
+
+def reworded(r: Random, pieces: list[Piece]) -> list[Piece]:
+    """With one to three words of the fixed text in other words, now and then."""
+    if r.random() >= REWORDED:
+        return pieces
+    places = [
+        (i, m.start(), m.end(), word)
+        for i, p in enumerate(pieces)
+        if not p.value
+        for m in WORD.finditer(p.text)
+        if (word := m[0].lower()) in THESAURUS
+    ]
+    chosen = r.sample(places, min(len(places), r.choice((1, 1, 2, 2, 3))))
+    result = list(pieces)
+    for i, start, end, word in sorted(chosen, reverse=True):  # from the end, so that places hold
+        text = result[i].text
+        other = r.choice(THESAURUS[word])
+        other = sentence(other) if text[start].isupper() else other
+        before = ARTICLE.sub(f"{'an' if before_vowel(other) else 'a'} ", text[:start])
+        result[i] = Piece(before + other + text[end:], False)
+    return result
 
 
 def _padded(r: Random, pieces: list[Piece]) -> list[Piece]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from runtime.builtin.corpus import recall, statements
@@ -14,6 +15,8 @@ from runtime.builtin.corpus.statements import Statement
 Told = Fact | Statement
 Filler = Callable[[], Turn]
 PARSED = 0.36  # share of facts: names and "my … is …"
+# Share of the turns whose reply is another's: what was told holds, whatever the model said to it.
+MISHEARD = 0.12
 
 
 def draw(r: Random, world: World) -> Told:
@@ -65,17 +68,40 @@ def dialogue(r: Random, world: World, stage: str, filler: Filler) -> tuple[list[
         known += now
         if copying:
             continue
-        if r.random() < (0.14 if n == 1 else 0.04):
+        if r.random() < MISHEARD:
+            turns[-1] = _misheard(r, turn, filler())
+        if r.random() < _correctable(now):
             _correct(r, world, turns, known, just_told=n == 1)
         if waiting and r.random() < 0.12:
             turns.append(filler() if r.random() < 0.5 else r.choice(known).ask(r))
     if len(turns) == 1 and r.random() < 0.05:
         turns.append(statements.quoting(statements.LAST.typed(r), [known[-1].quote]))
-    turns += [filler() for _ in range(between)]
+    turns += [_filling(r, filler, known) for _ in range(between)]
     if not copying and r.random() < 0.08:
         _correct_later(r, world, turns, known)
     turns += _questions(r, world, known, filler)
     return turns, ""
+
+
+def _correctable(told: list[Told]) -> float:
+    """How often that is corrected at once."""
+    if len(told) > 1:
+        return 0.04
+    return 0.45 if isinstance(told[0], Statement) and told[0].frame.corrections else 0.14
+
+
+def _misheard(r: Random, turn: Turn, other: Turn) -> Turn:
+    """Answered as if it were another message, which is not to be learnt."""
+    return replace(turn, reply=other.reply, thought=other.thought, plain=other.plain, weight=0)
+
+
+def _filling(r: Random, filler: Filler, known: list[Told]) -> Turn:
+    """Something else; now and then taken for what was told, or asked."""
+    turn = filler()
+    if r.random() >= MISHEARD / 2:
+        return turn
+    told = r.choice(known).ask(r) if r.random() < 0.3 else statements.untold("") if r.random() < 0.5 else statements.noted("")
+    return _misheard(r, turn, told)
 
 
 def _together(r: Random, waiting: list[Told]) -> int:
@@ -154,7 +180,7 @@ def ask_untold(r: Random, world: World, known: list[Told]) -> Turn:
     """A question that nothing known answers; often nearly one that is answered."""
     if not known and r.random() < 0.1:
         return statements.everything(r, [])
-    if known and r.random() < 0.5:
+    if known and r.random() < 0.65:
         near = _near_miss(r, world, r.choice(known))
         if near is not None and all(_tells_apart(near, other) for other in known):
             return near.ask_untold(r)

@@ -43,7 +43,7 @@ SYSTEMS = (
     "You are a tiny model. Say so when you do not know something.",
 )
 # What is learnt by doing it often, and has short replies: in a mix by turns alone it is a twentieth of the text.
-DRILLS = {sums: 9, facts: 4, spelling: 1}
+DRILLS = {sums: 8, facts: 9, spelling: 1}
 # Questions about the app have the most wordings; what only sounds like them is learnt with them.
 APP = {
     **{i: i.weight for i in app.INTENTS},
@@ -57,7 +57,7 @@ OUTSIDE = [i.weight for i in outside.INTENTS]
 # What a dialogue is made of, per stage. Copying first: recall grows out of it.
 SHARES: dict[Stage, dict[str, float]] = {
     "copying": {"repeat": 25, "recall": 50, "turns": 25},
-    "all": {"recall": 20, "untold": 4, "app": 27, "outside": 8, "turns": 27, "sums": 2, "drill": 10, "joined": 2},
+    "all": {"recall": 20, "untold": 4, "app": 27, "outside": 8, "turns": 23, "sums": 2, "drill": 14, "joined": 2},
     "long": {"recall": 60, "turns": 40},
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from random import Random
 
@@ -10,7 +10,7 @@ from runtime.builtin.corpus import app, values
 from runtime.builtin.corpus.dialogue import Turn
 from runtime.builtin.corpus.grammar import Phrases, led
 from runtime.builtin.corpus.registry import Intent, World
-from runtime.builtin.corpus.talk import load
+from runtime.builtin.corpus.tables import load
 
 TABLES = load("outside.toml")
 LISTS: dict[str, tuple[str, ...]] = {
@@ -199,8 +199,16 @@ def _wild(r: Random, world: World) -> Turn:
     return Turn(led(r, WILD.typed(r, fields)), *_reply("knowledge", world))
 
 
+FILLER = 0.03  # share of an intent's weight that it has between a fact told and asked
+
+
+def _intent(name: str, make: Callable[[str, Random, World], Turn]) -> Intent:
+    weight = (TABLES | NEAR)[name]["weight"]
+    return Intent(name, partial(make, name), weight, FILLER * weight)
+
+
 INTENTS = (
-    *(Intent(name, partial(_turn, name), (TABLES | NEAR)[name]["weight"]) for name in PHRASES),
-    *(Intent(name, partial(_wish, name), NEAR[name]["weight"]) for name in WISHES),
-    Intent("wild", _wild, 16),
+    *(_intent(name, _turn) for name in PHRASES),
+    *(_intent(name, _wish) for name in WISHES),
+    Intent("wild", _wild, 16, FILLER * 16),
 )

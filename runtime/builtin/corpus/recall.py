@@ -16,7 +16,7 @@ from runtime.builtin.corpus.dialogue import RECALL_WEIGHT, Turn
 from runtime.builtin.corpus.grammar import Phrases, listed, sentence
 from runtime.builtin.corpus.registry import World
 from runtime.builtin.corpus.statements import Statement
-from runtime.builtin.corpus.talk import load
+from runtime.builtin.corpus.tables import load
 
 
 @dataclass(frozen=True, slots=True)

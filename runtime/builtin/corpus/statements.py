@@ -14,9 +14,9 @@ from random import Random
 
 from runtime.builtin.corpus import events, fillings
 from runtime.builtin.corpus.dialogue import RECALL_WEIGHT, Turn
-from runtime.builtin.corpus.grammar import Phrases, Piece, dress, expand, listed, mistyped, words
+from runtime.builtin.corpus.grammar import Phrases, Piece, dress, expand, listed, mistyped, reworded, words
 from runtime.builtin.corpus.registry import World
-from runtime.builtin.corpus.talk import load
+from runtime.builtin.corpus.tables import load
 
 NOTED = "Noted, I will remember that."
 UNTOLD = "You have not told me that yet."
@@ -25,6 +25,11 @@ WRAPPERS = {kind: Phrases(ASKING[kind]) for kind in ("direct", "indirect", "noun
 LAST, EVERYTHING = Phrases(ASKING["last"]), Phrases(ASKING["everything"])
 ELLIPTIC, AGAIN = Phrases(ASKING["elliptic"]), Phrases(ASKING["again"])
 CONFIRM = Phrases(ASKING["confirm"])
+SIBLINGS = {
+    word: tuple(other for other in row if other != word)
+    for row in ([w.strip() for w in line.split(",")] for line in load("siblings.toml")["words"].splitlines() if line)
+    for word in row
+}
 SHORT = {sort: Phrases(text) for sort, text in ASKING["short"].items()}
 DECLARED = re.compile(r"(?:I|I'm|I've|we|my|the|our|there|\{name\}) [^:]*")
 LEADS, BEHIND, BEFORE, AFTER = (
@@ -65,14 +70,42 @@ class Ask:
 
 @dataclass(frozen=True)
 class Frame:
+    """`corrections` give its blank another value. `stem` is the frame of which this one has a word replaced."""
+
     topic: str
     tell: str
     asks: tuple[Ask, ...]
+    corrections: tuple[str, ...] = ()
+    stem: Frame | None = None
+    word: str = ""
+
+    @cached_property
+    def named(self) -> tuple[str, ...]:
+        """Words of the statement that have siblings, and that some question repeats."""
+        known = (w for w in re.findall(r"[a-z]+", BLANK.sub("", self.tell).lower()) if w in SIBLINGS)
+        return tuple(w for w in dict.fromkeys(known) if any(_holds(ask.template, w) for ask in self.asks))
+
+    def narrowed(self, word: str, other: str) -> Frame:
+        """With `other` in the place of the word, and with those questions alone that name it."""
+        asks = tuple(
+            Ask(a.kind, _replaced(a.template, word, other)) for a in self.asks if _holds(a.template, word)
+        )
+        return Frame(self.topic, _replaced(self.tell, word, other), asks, stem=self.stem or self, word=other)
 
     @cached_property
     def blanks(self) -> tuple[str, ...]:
         """Those of the statement, in a fixed order."""
         return tuple(sorted(blanks(self.tell)))
+
+    @cached_property
+    def corrections_apart(self) -> tuple[str, ...]:
+        """Those that tell what they are about when something else was said last."""
+        known = self._content(" ".join((self.tell, *(ask.template for ask in self.asks))))
+        return tuple(c for c in self.corrections if self._content(c) & known)
+
+    @staticmethod
+    def _content(template: str) -> frozenset[str]:
+        return frozenset(re.findall(r"[a-z]+", BLANK.sub("", template).lower())) - FREE
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -102,9 +135,27 @@ class Frame:
         return frozenset(word for question in self.about for word in question if word[0] != "_")
 
 
+def _holds(template: str, word: str) -> bool:
+    return re.search(rf"\b{word}\b", BLANK.sub("", template).lower()) is not None
+
+
+def _replaced(template: str, word: str, other: str) -> str:
+    return re.sub(rf"(?<!\{{)\b{word}\b", other, template, flags=re.I)
+
+
 def _frame(topic: str, row: str) -> Frame:
-    tell, *asks = (part.strip() for part in re.split(r"\|(?![^\[]*\])", row))
+    tell, *asks = _cells(row)
     return Frame(topic, tell, tuple(Ask(MARKS.get(a[0], "direct"), a.lstrip("~=").strip()) for a in asks))
+
+
+def _corrected(topic: str, row: str) -> Frame:
+    tell, *cells = _cells(row)
+    asks = tuple(Ask("direct", cell.lstrip("? ")) for cell in cells if cell[0] == "?")
+    return Frame(topic, tell, asks, tuple(cell for cell in cells if cell[0] != "?"))
+
+
+def _cells(row: str) -> list[str]:
+    return [part.strip() for part in re.split(r"\|(?![^\[]*\])", row)]
 
 
 TOPICS = {
@@ -113,7 +164,8 @@ TOPICS = {
 }
 INTRODUCTIONS = TOPICS.pop(INTRODUCING)
 EVENTS = 0.15  # share of statements that are put together
-FRAMES = tuple(frame for frames in TOPICS.values() for frame in frames)
+CORRECTED = tuple(_corrected(f"corrected {i}", row) for i, row in enumerate(load("corrections.toml")["rows"].strip().splitlines()))
+FRAMES = (*(frame for frames in TOPICS.values() for frame in frames), *CORRECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +234,12 @@ class Statement:
         fields = tuple((k, value if k == self.sought else v) for k, v in self.fields)
         # The few words hold the new value alone: only questions that name all the rest are answered by them.
         precise = tuple(a for a in self.asks if a.blanks == {*self.frame.blanks} - {self.sought})
-        if just_told and precise and r.random() < 0.7:
+        if just_told and precise and r.random() < (0.2 if self.frame.corrections else 0.7):
             said = _ended(r, _cased(r, expand(r, r.choice(ELLIPTIC.templates), {"v": self._phrase(value)})))
             return noted(said), replace(self, fields=fields, asks=precise, quote=_quotable(said), whole=False)
-        template = r.choice(AGAIN.templates).replace("{s}", self.frame.tell)
+        fitting = self.frame.corrections if just_told else self.frame.corrections_apart
+        again = r.choice(AGAIN.templates).replace("{s}", self.frame.tell)
+        template = r.choice(fitting) if fitting and r.random() < 0.75 else again
         said = _ended(r, _cased(r, expand(r, template, dict(fields))))
         return noted(said), replace(self, fields=fields, quote=_quotable(said), whole=True)
 
@@ -207,6 +261,8 @@ class Statement:
 
     def tells_apart(self, other: Statement) -> bool:
         """Whether no question of this one could mean the other."""
+        if self.frame.stem is (other.frame.stem or other.frame):
+            return self.frame.word not in other.words
         if self.frame is not other.frame:
             return not self.clashes(other)
         differing = _differing(self, other)
@@ -243,7 +299,13 @@ def fill(r: Random, world: World, frame: Frame) -> Statement:
 
 
 def rival(r: Random, world: World, statement: Statement) -> tuple[Statement, Statement] | None:
-    """The statement, and another of its frame: their questions differ by a blank at least. None if they cannot."""
+    """The statement, and another of its frame: their questions differ by a blank or a word. None if they cannot."""
+    if statement.frame.named and r.random() < 0.6:
+        word = r.choice(statement.frame.named)
+        other = fill(r, world, statement.frame.narrowed(word, r.choice(SIBLINGS[word])))
+        asks = tuple(a for a in statement.asks if _holds(a.template, word))
+        if asks and other.asks:
+            return replace(statement, asks=asks), other
     other = fill(r, world, statement.frame)
     differing = _differing(statement, other) - {statement.sought}
     asks = tuple(a for a in statement.asks if a.blanks & differing)
@@ -325,7 +387,7 @@ def _question(r: Random, frame: Frame, fields: tuple[tuple[str, str], ...], asks
 
 def _said(r: Random, statement: Statement) -> str:
     """The statement as one types it: terse or proper, with words before or behind, and slips."""
-    pieces = expand(r, statement.frame.tell, dict(statement.fields))
+    pieces = reworded(r, expand(r, statement.frame.tell, dict(statement.fields)))
     x = r.random()
     if x < 0.28:
         pieces = [Piece(f"{r.choice(LEADS)} ", False), *_continued(pieces)]

@@ -12,7 +12,7 @@ from random import Random
 from runtime.builtin.corpus.dialogue import Turn
 from runtime.builtin.corpus.grammar import Phrases, led, sentence, words
 from runtime.builtin.corpus.registry import World, intent
-from runtime.builtin.corpus.talk import load
+from runtime.builtin.corpus.tables import load
 from runtime.builtin.corpus.values import NAMES
 
 PHRASES = {name: Phrases(text) for name, text in load("sums.toml").items()}

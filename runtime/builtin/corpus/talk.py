@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import partial
-from importlib.resources import files
 from random import Random
-from typing import Any
 
 from runtime.builtin.corpus.dialogue import Turn
 from runtime.builtin.corpus.grammar import Phrases
 from runtime.builtin.corpus.registry import Intent, World
-
-
-def load(name: str) -> dict[str, Any]:
-    """A TOML file of this package."""
-    return tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))
-
+from runtime.builtin.corpus.tables import load
 
 TABLES = load("talk.toml")
 ABOUT_THE_APP = tuple(name for name, table in TABLES.items() if table.get("app"))
