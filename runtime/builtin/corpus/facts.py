@@ -19,9 +19,13 @@ UNLISTED_SHARE = 0.12
 
 @dataclass(frozen=True, slots=True)
 class Ask:
+    """`formed` take the key in another form, such as an adjective or a plural; those keys that have one: `forms`."""
+
     phrases: Phrases
     reply: str
     reverse: bool  # asks for the key
+    formed: Phrases
+    forms: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +40,25 @@ class Family:
         return frozenset(text.lower() for pair in self.pairs for text in pair)
 
 
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    rows = text.replace("\n", ";").split(";")
+    return tuple((k.strip(), v.strip()) for k, v in (row.split(":", 1) for row in rows if row.strip()))
+
+
 def _family(table: dict[str, Any]) -> Family:
-    rows = table["pairs"].replace("\n", ";").split(";")
-    pairs = tuple((k.strip(), v.strip()) for k, v in (row.split(":", 1) for row in rows if row.strip()))
+    pairs = _pairs(table["pairs"])
     asks = []
     for ask in table["ask"]:
         phrases = Phrases(ask["users"])
-        asks.append(Ask(phrases, ask["reply"], all("{k}" not in t for t in phrases.templates)))
+        reverse = all("{k}" not in t for t in phrases.templates)
+        forms = FORMS[ask["form"]] if "form" in ask else {}
+        asks.append(Ask(phrases, ask["reply"], reverse, Phrases(ask.get("formed", "")), forms))
     return Family(pairs, tuple(asks), table["thought"], table.get("unlisted", ""))
 
 
 TABLES = load("facts.toml")
+FORMS = {form: dict(_pairs(text)) for form, text in TABLES.pop("forms").items()}
+FORMED = 0.12  # share of the questions that name the key in another form
 FAMILIES = {name: _family(table) for name, table in TABLES.items()}
 SHEETS = load("sheets.toml")
 SINGLE = SHEETS.pop("singles")
@@ -144,8 +156,12 @@ def _pair(name: str, r: Random, world: World) -> Turn:
     ask = family.asks[0] if r.random() < 0.65 else r.choice(family.asks)
     if ask.reverse:  # a value may have several keys: the first one listed answers
         k = next(key for key, value in family.pairs if value == v)
+    phrases = ask.phrases
+    fields = {"k": _lower(r, k), "v": _lower(r, v)}
+    if (bare := k.removeprefix("a ").removeprefix("an ")) in ask.forms and r.random() < FORMED:
+        phrases, fields = ask.formed, {"f": _lower(r, ask.forms[bare])}
     return Turn(
-        _framed(r, ask.phrases, {"k": _lower(r, k), "v": _lower(r, v)}),
+        _framed(r, phrases, fields),
         sentence(ask.reply.format(k=k, v=v)),
         sentence(family.thought.format(k=k, v=v)),
     )

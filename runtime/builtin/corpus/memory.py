@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from runtime.builtin.corpus import recall, statements
+from runtime.builtin.corpus import frames, recall, statements
 from runtime.builtin.corpus.dialogue import Turn
 from runtime.builtin.corpus.recall import Fact
 from runtime.builtin.corpus.registry import World
@@ -69,7 +69,7 @@ def dialogue(r: Random, world: World, stage: str, filler: Filler) -> tuple[list[
         if copying:
             continue
         if r.random() < MISHEARD:
-            turns[-1] = _misheard(r, turn, filler())
+            turns[-1] = _misheard(turn, filler())
         if r.random() < _correctable(now):
             _correct(r, world, turns, known, just_told=n == 1)
         if waiting and r.random() < 0.12:
@@ -90,7 +90,7 @@ def _correctable(told: list[Told]) -> float:
     return 0.45 if isinstance(told[0], Statement) and told[0].frame.corrections else 0.14
 
 
-def _misheard(r: Random, turn: Turn, other: Turn) -> Turn:
+def _misheard(turn: Turn, other: Turn) -> Turn:
     """Answered as if it were another message, which is not to be learnt."""
     return replace(turn, reply=other.reply, thought=other.thought, plain=other.plain, weight=0)
 
@@ -100,8 +100,8 @@ def _filling(r: Random, filler: Filler, known: list[Told]) -> Turn:
     turn = filler()
     if r.random() >= MISHEARD / 2:
         return turn
-    told = r.choice(known).ask(r) if r.random() < 0.3 else statements.untold("") if r.random() < 0.5 else statements.noted("")
-    return _misheard(r, turn, told)
+    others = (r.choice(known).ask(r), statements.untold(""), statements.noted(""))
+    return _misheard(turn, r.choice(others))
 
 
 def _together(r: Random, waiting: list[Told]) -> int:
@@ -129,7 +129,7 @@ def _correct(r: Random, world: World, turns: list[Turn], known: list[Told], just
     """One of the known things takes another value, often the last told; the newest stands last."""
     i = len(known) - 1 if r.random() < 0.6 else r.randrange(len(known))
     told = known[i]
-    if isinstance(told, Statement) and told.frame.topic == statements.INTRODUCING:
+    if isinstance(told, Statement) and told.frame.topic == frames.INTRODUCING:
         return
     turn, new = told.correct(r, world, just_told and i == len(known) - 1)
     turns.append(turn)
@@ -208,7 +208,7 @@ def _tells_apart(near: Told, other: Told) -> bool:
 
 def introduction(r: Random, world: World) -> tuple[Turn, list[Told]]:
     """A name and more in one sentence, as people introduce themselves."""
-    statement = statements.fill(r, world, r.choice(statements.INTRODUCTIONS))
+    statement = statements.fill(r, world, r.choice(frames.INTRODUCTIONS))
     turn, statement = statement.tell(r, world)  # the reply is another: it takes the name
     name = Fact("name", "name", dict(statement.fields)["name"], quote=statement.quote)
     thought = f"The user tells me: your name is {name.value}. I confirm it."

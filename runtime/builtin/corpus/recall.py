@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from runtime.builtin.corpus import fillings, statements, values
+from runtime.builtin.corpus import fillings, frames, statements, values
 from runtime.builtin.corpus.dialogue import RECALL_WEIGHT, Turn
 from runtime.builtin.corpus.grammar import Phrases, listed, sentence
 from runtime.builtin.corpus.registry import World
@@ -375,7 +375,7 @@ class Fact:
     @property
     def stem(self) -> frozenset[str]:
         """What tells the label from others of its slot."""
-        return frozenset(self.label.replace("'s", "").split()) - statements.FREE - COMMON
+        return frozenset(self.label.replace("'s", "").split()) - frames.FREE - COMMON
 
     def neighbour(self, r: Random, world: World) -> Fact | None:
         """Another of the slot that this one does not answer: the cat's name, if this is the dog's."""

@@ -16,7 +16,7 @@ from runtime.builtin.corpus.tables import load
 from runtime.builtin.corpus.values import NAMES
 
 PHRASES = {name: Phrases(text) for name, text in load("sums.toml").items()}
-STORIES = ("gain", "loss", "boxes", "share")
+STORIES = ("gain", "loss", "difference", "boxes", "share")
 PLACES = ("ones", "tens", "hundreds", "thousands", "ten thousands")
 COUNTED = words(
     "apples books coins eggs cards stones cats sweets stamps pens marbles balls cookies cups flowers oranges pears "
@@ -145,10 +145,10 @@ def _ask(r: Random, expression: str) -> str:
 def addition(r: Random, world: World) -> Turn:
     a, b = _balanced(r, "+")
     x = r.random()
-    if x < 0.45:
+    if x < 0.4:
         user = _ask(r, _written(r, a, "+", r.choice(("plus", "plus", "and", "added to")), b))
     else:
-        user = _asked(r, "add" if x < 0.73 else "gain", a, b)
+        user = _asked(r, "add" if x < 0.68 else "gain", a, b)
     return worked(user, f"{a} + {b}", add_steps(a, b), a + b)
 
 
@@ -156,10 +156,10 @@ def addition(r: Random, world: World) -> Turn:
 def subtraction(r: Random, world: World) -> Turn:
     a, b = _balanced(r, "-")
     x = r.random()
-    if x < 0.42 or b > a:
+    if x < 0.36 or b > a:
         user = _ask(r, _written(r, a, r.choice("--−"), "minus", b))
     else:
-        user = _asked(r, "subtract" if x < 0.73 else "loss", a, b)
+        user = _asked(r, "subtract" if x < 0.61 else "loss" if x < 0.81 else "difference", a, b)
     if b <= a:
         return worked(user, f"{a} - {b}", subtract_steps(a, b), a - b)
     steps = [f"{b} is more than {a}, so the result is negative", f"{b} - {a}", *subtract_steps(b, a)]
@@ -171,10 +171,10 @@ def multiplication(r: Random, world: World) -> Turn:
     a, d = r.choices((r.randint(0, 9), r.randint(10, 99), r.randint(100, 999)), (5, 4, 1))[0], r.randint(0, 9)
     first, second = (d, a) if r.random() < 0.4 else (a, d)
     x = r.random()
-    if x < 0.6:
+    if x < 0.45:
         sign = r.choice(("*", "x", "×", "*"))
         user = _ask(r, _written(r, first, sign, "times", second))
-    elif x < 0.75:
+    elif x < 0.67:
         user = _asked(r, "multiply", first, second)
     elif x < 0.9:
         a, d = max(a, 2), max(d, 2)
@@ -185,7 +185,7 @@ def multiplication(r: Random, world: World) -> Turn:
     return worked(user, f"{a} × {d}", multiply_steps(a, d), a * d)
 
 
-@intent(4)
+@intent(7)
 def division(r: Random, world: World) -> Turn:
     d, q = r.randint(1, 9), r.randint(0, 10)
     rest = r.randrange(d) if r.random() < 0.3 else 0
@@ -193,10 +193,10 @@ def division(r: Random, world: World) -> Turn:
     if x > 0.88:
         d, q, rest = 2, r.randint(1, 12), 0
     a = d * q + rest
-    if x < 0.5:
+    if x < 0.35:
         user = _ask(r, _written(r, a, r.choice("//:÷"), "divided by", d))
     else:
-        user = _asked(r, "half" if x > 0.88 else "divide" if x < 0.75 or not q or d < 2 else "share", a, d)
+        user = _asked(r, "half" if x > 0.88 else "divide" if x < 0.65 or not q or d < 2 else "share", a, d)
     steps = [f"{d} × {q} = {d * q}"] + ([f"{a} - {d * q} = {rest}"] if rest else [])
     return worked(user, f"{a} ÷ {d}", steps, f"{q} remainder {rest}" if rest else q)
 

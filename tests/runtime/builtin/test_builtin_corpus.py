@@ -12,6 +12,7 @@ from builtin_dialogues import STAGES, many, unwrapped
 from runtime.builtin.corpus import (
     app,
     fillings,
+    frames,
     memory,
     outside,
     recall,
@@ -200,7 +201,7 @@ def test_every_quotation_is_what_the_user_said_before(world: World, stage: str) 
 
 def test_a_statement_is_answered_by_the_sentence_that_holds_its_value(world: World) -> None:
     r = Random(11)
-    for frame in (*statements.FRAMES, *statements.INTRODUCTIONS):
+    for frame in (*frames.FRAMES, *frames.INTRODUCTIONS):
         for statement in (*(statements.fill(r, world, frame) for _ in range(2)), statements.draw(r, world)):
             turn, told = statement.tell(r, world)
             assert turn.reply == statements.NOTED
@@ -276,12 +277,12 @@ def test_what_was_not_told_is_not_in_the_dialogue(world: World) -> None:
 
 
 def test_there_are_many_statements_and_many_ways_to_ask() -> None:
-    assert len({frame.tell for frame in statements.FRAMES}) == len(statements.FRAMES) >= FRAMES
-    assert all(len(frame.asks) >= 3 for frame in statements.FRAMES)
+    assert len({frame.tell for frame in frames.FRAMES}) == len(frames.FRAMES) >= FRAMES
+    assert all(len(frame.asks) >= 3 for frame in frames.FRAMES)
 
 
 def test_the_blanks_of_questions_are_those_of_their_statement() -> None:
-    for frame in (*statements.FRAMES, *statements.INTRODUCTIONS):
+    for frame in (*frames.FRAMES, *frames.INTRODUCTIONS):
         for ask in frame.asks:
             assert ask.blanks <= set(frame.blanks), frame
             assert ask.template and "|" not in re.sub(r"\[[^\]]*\]", "", ask.template), frame

@@ -18,6 +18,7 @@ from runtime.builtin.corpus import (
     events,
     facts,
     fillings,
+    frames,
     markup,
     outside,
     recall,
@@ -52,7 +53,7 @@ def questions_of_statements() -> dict[str, dict[str, list[tuple[str, re.Pattern[
     """Per kind of wrapper, by first word: ways of asking, and what they can read."""
     fields = blanks_of_statements()
     result: dict[str, dict[str, list[tuple[str, re.Pattern[str]]]]] = {kind: {} for kind in statements.WRAPPERS}
-    for frame in (*statements.FRAMES, *statements.INTRODUCTIONS):
+    for frame in (*frames.FRAMES, *frames.INTRODUCTIONS):
         for ask in frame.asks:
             first = "" if ask.template[0] in "{[" else normal(ask.template).split()[0]
             (pattern,) = Phrases([ask.template]).patterns(fields)
