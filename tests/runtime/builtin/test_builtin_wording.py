@@ -23,12 +23,9 @@ def test_a_thesaurus_gives_each_word_others() -> None:
 
 def test_only_fixed_text_is_put_in_other_words() -> None:
     r = Random(1)
-    pieces = [
-        Piece("Delete the conversation ", False),
-        Piece("delete conversation", True),
-        Piece(" settings.toml", False),
-    ]
-    seen = Counter()
+    fixed = "Delete the conversation "
+    pieces = [Piece(fixed, False), Piece("delete conversation", True), Piece(" settings.toml", False)]
+    seen: Counter[str] = Counter()
     for _ in range(400):
         first, *rest = reworded(r, pieces)
         assert rest == pieces[1:]
