@@ -35,8 +35,8 @@ def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Where the replies come from: "here", the script is played in this process; "served", by a server over HTTP.
 
     The rule: every test that opens the chat (`harness.running`) runs with both, for whoever chats must not notice a
-    difference. One about what only this machine does, or that asks for no reply, names its reason: `@here("…")` before
-    the test or its class, or `pytestmark` in its module.
+    difference; with a server among the slow tests. One about what only this machine does, or that asks for no reply,
+    names its reason: `@here("…")` before the test or its class, or `pytestmark` in its module.
     """
     monkeypatch.setattr(harness, "over_http", getattr(request, "param", "here") == "served")
 
@@ -47,7 +47,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     mark = metafunc.definition.get_closest_marker("here")
     if mark is None:
-        metafunc.parametrize("source", ["here", "served"], indirect=True)
+        served = pytest.param("served", marks=pytest.mark.slow)  # hundreds, each as long as its twin
+        metafunc.parametrize("source", ["here", served], indirect=True)
     elif not (len(mark.args) == 1 and isinstance(mark.args[0], str) and mark.args[0].strip()):
         raise pytest.UsageError(f"{metafunc.definition.nodeid} does not say why it runs with one source alone")
 

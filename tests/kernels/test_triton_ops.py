@@ -21,7 +21,8 @@ FAST = [op for op in (*OPS, *FUSED) if op.triton]
 # The interpreter takes long for these; those of one row or a few are for decoding.
 LONG = {"delta_recurrent-64x2k4v16", "delta_recurrent-65x3k3v16", "delta_recurrent-150x2k4v8",
         "delta_recurrent-decay-20", "delta_recurrent-no-decay", "causal_conv1d-70x96w4",
-        "attention-300+5h2kv2x16b64", "attention_q8-300+5h2kv2x16b64"}  # fmt: skip
+        "attention-300+5h2kv2x16b64", "attention-300+5h2kv2x16b64f16",
+        "attention_q8-300+5h2kv2x16b64"}  # fmt: skip
 CASES = [
     pytest.param(op, case.id, id=name, marks=[pytest.mark.slow] if name in LONG else [])
     for op in FAST
