@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -44,28 +44,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     resume = benchmarks.add_parser(
         "resume", help="what a turn of a long conversation reads again", description=_RESUME, epilog=_RESUME_NOTE
     )
-    resume.add_argument("--tokens", type=int, default=8000, help="of history (default: %(default)s)")
+    resume.add_argument("--tokens", type=_count(1), default=8000, help="of history (default: %(default)s)")
     for name, what in (("thinking", "thoughts"), ("preserve-thinking", "thoughts that stay in the history")):
         resume.add_argument(f"--{name}", choices=list(_MODES), default="both", help=f"with {what} (default: both)")
-    resume.add_argument("--context", type=int, help="tokens (default: as the model has, or as are needed)")
+    resume.add_argument("--context", type=_count(1), help="tokens (default: as the model has, or as are needed)")
     resume.add_argument("--kv-type", choices=_KV_TYPES, default="auto", help="type of keys and values")
     drafts = benchmarks.add_parser("draft", help="what drafting brings")
-    drafts.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
-    drafts.add_argument("--max-tokens", type=int, default=128, help="of each reply (default: %(default)s)")
+    drafts.add_argument("--rounds", type=_count(1), default=5, help="(default: %(default)s)")
+    drafts.add_argument("--max-tokens", type=_count(1), default=128, help="of each reply (default: %(default)s)")
     drafts.add_argument("--thinking", action="store_true", help="with thoughts")
     told = "in place of the prompts, every N-th held-out dialogue of the built-in model, every second one with thoughts"
-    drafts.add_argument("--held-out", type=int, metavar="N", help=told)
-    drafts.add_argument("--threads", type=int, help="of the model")
-    drafts.add_argument("--draft-vocabulary", type=int, help="tokens that drafts come from (default: all)")
+    drafts.add_argument("--held-out", type=_count(1), metavar="N", help=told)
+    drafts.add_argument("--threads", type=_count(1), help="of the model")
+    drafts.add_argument("--draft-vocabulary", type=_count(1), help="tokens that drafts come from (default: all)")
     memory = benchmarks.add_parser("memory", help="what a model takes with its context full, and what was foretold")
-    memory.add_argument("--context", type=int, help="tokens (default: 32768)")
+    memory.add_argument("--context", type=_count(1), help="tokens (default: 32768)")
     memory.add_argument("--kv-type", choices=_KV_TYPES, default="auto", help="type of keys and values")
     speed = benchmarks.add_parser("speed", help="how fast a model loads, reads and writes")
-    speed.add_argument("--prefill", type=int, default=512, help="tokens; 0: do not measure (default: %(default)s)")
-    speed.add_argument("--repeats", type=int, default=3, help="of prefill (default: %(default)s)")
-    speed.add_argument("--at", type=int, nargs="*", default=[128, 4096], help="tokens before (default: 128 4096)")
-    speed.add_argument("--tokens", type=int, default=32, help="to take the median of (default: %(default)s)")
-    speed.add_argument("--threads", type=int, help="of the model")
+    speed.add_argument(
+        "--prefill", type=_count(0), default=512, help="tokens; 0: do not measure (default: %(default)s)"
+    )
+    speed.add_argument("--repeats", type=_count(1), default=3, help="of prefill (default: %(default)s)")
+    speed.add_argument("--at", type=_count(0), nargs="*", default=[128, 4096], help="tokens before (default: 128 4096)")
+    speed.add_argument("--tokens", type=_count(1), default=32, help="to take the median of (default: %(default)s)")
+    speed.add_argument("--threads", type=_count(1), help="of the model")
     for benchmark in (resume, drafts, memory, speed):
         count = "?" if benchmark is speed else None
         told = "a GGUF file, or built-in"
@@ -82,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"no benchmark and no file {words[0]!r}; benchmarks are {', '.join(benchmarks.choices)}")
         words.insert(0, "speed")
     found = parser.parse_args(words)
+    if found.measure is _draft and found.thinking and found.held_out is not None:
+        drafts.error("--thinking is for the prompts; every second held-out dialogue has thoughts")
     try:
         report = found.measure(found)
     except (WorkerError, UserError) as error:
@@ -93,6 +97,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _model(word: str) -> str:
     return str(BUILT_IN_MODEL) if word == "built-in" and not Path(word).exists() else word
+
+
+def _count(least: int) -> Callable[[str], int]:
+    """A whole number of at least so many, from a word of the command line."""
+
+    def count(word: str) -> int:
+        if not word.isascii() or not word.isdecimal() or int(word) < least:
+            raise argparse.ArgumentTypeError(f"{word!r} is not a whole number from {least} on")
+        return int(word)
+
+    return count
 
 
 def _resume(found: argparse.Namespace) -> bench_resume.Report:
@@ -109,7 +124,7 @@ def _draft(found: argparse.Namespace) -> bench_draft.Report:
     load = Load(found.model, ops=found.ops, threads=found.threads, draft_vocabulary=found.draft_vocabulary)
     conversations = [bench_draft.Conversation(bench_draft.PROMPTS, found.thinking)]
     if found.held_out is not None:
-        conversations = [*bench_draft.held_out(max(1, found.held_out))]
+        conversations = [*bench_draft.held_out(found.held_out)]
     return bench_draft.measure(found.rounds, found.max_tokens, conversations, load)
 
 
@@ -124,9 +139,7 @@ def _speed(found: argparse.Namespace) -> bench_speed.Report:
 
     ops: Column = "cpu" if found.ops == "auto" else found.ops
     threads = found.threads or physical_cores()
-    return bench_speed.measure(
-        Path(found.model), found.at, found.prefill, found.tokens, threads, ops, max(1, found.repeats)
-    )
+    return bench_speed.measure(Path(found.model), found.at, found.prefill, found.tokens, threads, ops, found.repeats)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,27 @@ def test_held_out_dialogues_are_those_of_the_evaluation() -> None:
     assert [*held_out(10)] == every[::10]
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["draft", "--held-out", "0"], "'0' is not a whole number from 1 on"),
+        (["draft", "--rounds", "-2"], "'-2' is not a whole number from 1 on"),
+        (["draft", "--max-tokens", "many"], "'many' is not a whole number from 1 on"),
+        (["draft", "--held-out", "9", "--thinking"], "every second held-out dialogue has thoughts"),
+        (["speed", "--prefill", "1.5"], "'1.5' is not a whole number from 0 on"),
+        (["speed", "--at", "128", "x"], "'x' is not a whole number from 0 on"),
+        (["resume", "--tokens", "0"], "'0' is not a whole number from 1 on"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_a_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        bench.main([words[0], "built-in", *words[1:]])
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--held-out", "300"]])
 def test_it_runs(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
