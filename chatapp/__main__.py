@@ -157,6 +157,8 @@ def _chat(arguments: Arguments, options: ChatOptions, saved: Settings, servers: 
     if arguments.conversation:
         options = dataclasses.replace(options, conversation_id=store.named(arguments.conversation).id)
     options = _where_it_was(options, store)
+    if sys.__stderr__ is None or not sys.__stderr__.isatty():
+        sys.__stderr__ = sys.__stdout__  # type: ignore[misc]  # there Textual draws, and `2>file` must not take the screen away
     app = screen(_backend(servers), store, saved, options, keep=partial(settings.update, paths.settings_path()))
     app.run()
     store.close()
@@ -189,7 +191,7 @@ def _answer(arguments: Arguments, options: ChatOptions, servers: Mapping[str, pr
     if options.model is None:
         raise UsageError(cli.NO_MODEL)
     if not is_address(options.model) and not Path(options.model).is_file():
-        raise UsageError(f"There is no file {options.model}.")
+        raise UsageError(cli.no_file(options.model))
     if options.model == paths.built_in_model():
         output.notice(cli.BUILT_IN)
     for notice in options.notices:
@@ -269,7 +271,7 @@ def _leave_quietly() -> None:
     """What nobody reads any more must not raise once again when the interpreter ends."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -57,6 +58,9 @@ def parse(argv: Sequence[str]) -> Arguments:
     if model is None and found.server is None and (named := next((word for word in words if _names_model(word)), None)):
         words.remove(named)
         model = named
+    for option in ("model", "conversation"):
+        if getattr(found, option) is not None and not getattr(found, option).strip():
+            raise UsageError(f"--{option} takes a name, and here is none.")
     if found.prompt is not None and words:
         raise UsageError(f"The prompt is given twice: by -p and as {' '.join(words)!r}.")
     choices = {name: getattr(found, name) for name in settings.FIELDS if getattr(found, name, None) is not None}
@@ -122,8 +126,16 @@ def _named_model(arguments: Arguments, saved: Settings) -> str | None:
     except AddressError as error:
         raise UsageError(str(error)) from error
     if arguments.model is not None and not _is_file(arguments.model):
-        raise UsageError(f"There is no file {arguments.model}.")
+        raise UsageError(no_file(arguments.model))
     return arguments.model
+
+
+def no_file(model: str) -> str:
+    """Why a model cannot be opened whose path leads to no file."""
+    with contextlib.suppress(OSError):  # a name that is too long
+        if Path(model).is_dir():
+            return f"{model} is a folder, and not a model file."
+    return f"There is no file {model}."
 
 
 def _names_model(word: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import uuid
@@ -60,12 +61,11 @@ class Output:
         self._status_shown = False
 
     def answer(self, text: str) -> None:
-        """More of the answer. Raises BrokenPipeError when nobody reads any more."""
+        """More of it. Raises BrokenPipeError when nobody reads any more, AnswerError if it cannot be written."""
         if not text or self._json:
             return
         self.status("")
-        self._out.write(sanitize.clean(text) if self._harmless else text)
-        self._out.flush()
+        self._write(sanitize.clean(text) if self._harmless else text)
         self._at_line_start = text.endswith("\n")
 
     def end_answer(self) -> None:
@@ -73,14 +73,25 @@ class Output:
             self.answer("\n")
 
     def result(self, result: Mapping[str, Any]) -> None:
-        """ASCII, so that no encoding and no terminal can stumble over it."""
+        """ASCII, so that no encoding and no terminal can stumble over it. Raises as `answer` does."""
         if self._json:
             self.status("")
-            print(json.dumps(result, indent=2), file=self._out, flush=True)
+            self._write(json.dumps(result, indent=2) + "\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise AnswerError(f"The answer cannot be written: {error.strerror}.") from error
 
     def notice(self, sentence: str) -> None:
+        """A sentence that nobody can be shown does not cost the answer."""
         self.status("")
-        print(f"qwenchat: {sanitize.clean(sentence)}", file=self._err, flush=True)
+        with contextlib.suppress(OSError):
+            print(f"qwenchat: {sanitize.clean(sentence)}", file=self._err, flush=True)
 
     def status(self, text: str) -> None:
         """What is going on, on a line that vanishes; only where somebody watches."""
@@ -123,14 +134,17 @@ class OneShot:
                 raise
         except (AnswerError, StoreError) as error:
             self._output.notice(str(error))
-            self._output.result({"error": str(error)})
+            with contextlib.suppress(AnswerError):  # told already
+                self._output.result({"error": str(error)})
             return 1
         except BrokenPipeError:
             return 128 + signal.SIGPIPE
         finally:
             self._output.status("")
             await self._backend.close()
-        return 128 + self._signal if self._signal else 0
+        if self._signal:
+            return 128 + self._signal
+        return 0 if self._texts["answer"].strip() else 1
 
     def _stop(self, number: int, task: asyncio.Task[None]) -> None:
         """The first signal lets the engine end the reply, the second does not wait for it."""

@@ -261,6 +261,9 @@ def load(path: Path) -> tuple[Settings, list[str]]:
         if key in TABLES and isinstance(value, dict):
             values[key] = value
             continue
+        if key in TABLES:
+            warnings.append(f"{path}: {key} is a table, [{key}], and nothing else; it is ignored.")
+            continue
         if key not in FIELDS:
             warnings.append(f"{path}: {_shown(key)} is not a setting; it is ignored.")
             continue
@@ -343,7 +346,8 @@ def _whole(lines: Sequence[str]) -> bool:
 def _unreadable(path: Path, error: Exception) -> str:
     if isinstance(error, OSError):
         return f"The settings file {path} cannot be read: {error.strerror}."
-    return f"The settings file {path} is not valid TOML: {error}."
+    reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+    return f"The settings file {path} is not valid TOML: {reason}."
 
 
 def _write(path: Path, text: str) -> None:

@@ -52,12 +52,16 @@ class Shelf:
         except UnicodeDecodeError:
             raise ShelfError(f"The {self.kind[:-1]} {path} is not UTF-8.") from None
 
-    def save(self, name: str, text: str) -> None:
-        """Whole or not at all. Raises ShelfError."""
+    def check_name(self, name: str) -> None:
+        """Raises ShelfError for a name under which nothing can be saved."""
         if _NAME.fullmatch(name) is None:
             raise ShelfError(
                 f"{clean_line(name, 60)!r} is no name for a {self.kind[:-1]}: letters, digits, spaces, - and . will do."
             )
+
+    def save(self, name: str, text: str) -> None:
+        """Whole or not at all. Raises ShelfError."""
+        self.check_name(name)
         path, temporary = self._path(name), None
         try:
             self.own.mkdir(parents=True, exist_ok=True)

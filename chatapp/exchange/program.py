@@ -41,7 +41,13 @@ def export(words: Sequence[str]) -> int:
     except files.FileError as error:
         raise UsageError(str(error)) from error
     if not found.output:
-        sys.stdout.write(text)
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise UsageError(f"The conversation cannot be written: {error.strerror}.") from error
     return 0
 
 
@@ -55,7 +61,7 @@ def import_(words: Sequence[str]) -> int:
             try:
                 made = files.bring_in(store, Path(name))
             except files.FileError as error:
-                raise UsageError(f"{name}: {error}") from error
+                raise UsageError(str(error) if name in str(error) else f"{name}: {error}") from error
             print(f"{clean_line(title_of(made))}  {made.id}")
     return 0
 

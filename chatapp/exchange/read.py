@@ -38,12 +38,15 @@ def conversation(text: str) -> Read:
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise NotOursError(f"This is not JSON, so it is no conversation that qwenchat has written ({error}).") from None
+        place = f"line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else "too deep"
+        raise NotOursError(f"This is not JSON, so it is no conversation that qwenchat has written ({place}).") from None
     if not isinstance(whole, dict) or whole.get("format") != MARK:
         raise NotOursError(_stranger(whole))
-    if whole.get("version") != VERSION:
-        raise NotOursError("A newer qwenchat has written this conversation: please update this one.")
     try:
+        if _get(whole, "version", int) > VERSION:
+            raise NotOursError("A newer qwenchat has written this conversation: please update this one.")
+        if whole["version"] != VERSION:
+            raise _WrongError("version")
         nodes = tuple(_node(number, message) for number, message in enumerate(_get(whole, "messages", list), start=1))
         head = _get(whole, "head", int, None)
         if head is not None and not 1 <= head <= len(nodes):
@@ -59,7 +62,7 @@ def conversation(text: str) -> Read:
             _get(whole, "pinned", bool, False),
             cast(Titled, _one_of(whole, "titled", get_args(Titled))),
             None,
-            tuple(tag for tag in _get(whole, "tags", list, []) if isinstance(tag, str)),
+            _tags(_get(whole, "tags", list, [])),
         )
     except _WrongError as wrong:
         raise NotOursError(f"This conversation is damaged: {wrong} is not what it should be.") from None
@@ -70,8 +73,14 @@ class _WrongError(Exception):
     """The message names what cannot be used."""
 
 
+def _tags(tags: list[Any]) -> tuple[str, ...]:
+    if not all(isinstance(tag, str) for tag in tags):
+        raise _WrongError("tags")
+    return tuple(tags)
+
+
 def _node(number: int, message: Any) -> Node:
-    if not isinstance(message, dict) or message.get("id") != number:
+    if not isinstance(message, dict) or type(message.get("id")) is not int or message["id"] != number:
         raise _WrongError(f"message {number}")
     try:
         parent = _get(message, "parent", int, None)

@@ -178,6 +178,8 @@ class ChatBase(Screen[None], PlainContainer):
                 self._keeper.changed()
 
     def _watch_turns(self) -> None:
+        if not self.query(StatusLine):  # the program ends, and its screen is being taken apart
+            return
         self.query_one(StatusLine).show(self.turns.status)
         self.query_one(Waiting).show(self.turns.waiting, self.turns.held)
         self._show_jump()

@@ -149,6 +149,7 @@ class ConversationsPart(VersionsPart, SidebarPart):
         self.go_back_to(source_of(self._session.thread))
         if unsent.draft:  # above what was typed while the conversation opened
             self.composer.put("\n".join(text for text in (unsent.draft, self.composer.message) if text))
+            self.composer.history.clear()  # Ctrl+Z takes back what is written now, and not what was kept
         if unsent.queue:
             self.turns.hold(unsent.queue)
         self._keeper.resume()

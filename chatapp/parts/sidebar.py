@@ -150,7 +150,7 @@ class SidebarPart(ChatBase):
     async def tag(self, words: str) -> None:
         key = self._open_one().id
         if words.strip():
-            tags = [] if words.strip() == "-" else _tags(words)
+            tags = [] if set(words.split()) == {"-"} else _tags(words)
             await self._change(lambda: self._store.tag(key, tags))
         found = await self._change(lambda: self._store.get(key))
         tags_now = " ".join(f"#{clean_line(tag, 30)}" for tag in found.tags) if found is not None else ""

@@ -299,6 +299,7 @@ class TalkPart(ChatBase):
 
         shelf = personas()
         try:
+            shelf.check_name(name)  # before anything is written that could not be kept
             known = name in shelf.names()
             text = (await asyncio.to_thread(shelf.read, name) if known else self._session.system).strip()
             in_use = known and text == self._session.system.strip()

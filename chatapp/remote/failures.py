@@ -72,6 +72,8 @@ def of_transport(error: Exception, url: str, *, connect: float, silence: float) 
             return ServerError(f"There is no connection to {where}: {_full_stop(_deepest(error))}")
         case httpx2.RemoteProtocolError() | httpx2.NetworkError():
             return ServerError(f"The connection to {where} broke.")
+        case TypeError() | AttributeError() | LookupError() | ValueError():  # of our own reading
+            return ServerError(f"The server at {where} cannot be understood: it sent what no such server sends.")
     return ServerError(f"The server at {where} cannot be understood: {_full_stop(str(error) or type(error).__name__)}")
 
 

@@ -177,9 +177,22 @@ def test_what_cannot_be_followed_is_a_sentence(words: list[str], sentence: str) 
     assert str(raised.value).startswith(sentence)
 
 
-@pytest.mark.parametrize("words", [["missing.gguf"], ["-m", "missing"], ["-m", "x" * 5000], ["-m", "."]])
+@pytest.mark.parametrize("words", [["missing.gguf"], ["-m", "missing"], ["-m", "x" * 5000]])
 def test_a_named_model_must_exist(folder: Path, words: list[str]) -> None:
     with pytest.raises(UsageError, match=r"^There is no file /.*\.$"):
+        cli.complete(cli.parse(words), Settings(), {})
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["-m", "."], r"^/.* is a folder, and not a model file\.$"),
+        (["-m", ""], r"^--model takes a name, and here is none\.$"),
+        (["-p", "hi", "--conversation", " "], r"^--conversation takes a name, and here is none\.$"),
+    ],
+)
+def test_a_name_that_names_nothing_is_refused(folder: Path, words: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
         cli.complete(cli.parse(words), Settings(), {})
 
 

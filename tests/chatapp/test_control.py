@@ -91,6 +91,8 @@ class TestParameters:
             ("/preset save x", "Nothing is chosen here"),
             ("/persona nonsense", "There is no persona 'nonsense'"),
             ("/persona edit", "Write the name"),
+            ("/persona edit bad:name", "'bad:name' is no name for a persona"),
+            ("/persona edit ../../x", "'../../x' is no name for a persona"),
             ("/persona save x", "no system prompt to save"),
             ("/persona delete concise", "no persona 'concise' of yours"),
         ],

@@ -82,7 +82,8 @@ class TestJson:
         ("text", "words"),
         [
             ("", "not JSON"),
-            ("[" * 100_000, "not JSON"),
+            ("[" * 100_000, r"not JSON.*\((too deep|line 1, column 1)\)"),
+            ('{"a": 1,\n b}', r"not JSON.*\(line 2, column 2\)"),
             ("[]", "itself"),
             ('"x"', "itself"),
             ('[{"title": "x", "mapping": {}}]', "ChatGPT"),
@@ -98,11 +99,16 @@ class TestJson:
         ("change", "named"),
         [
             ({"version": 2}, "update"),
+            ({"version": "1"}, "version"),
+            ({"version": None}, "version"),
+            ({"version": 0}, "version"),
+            ({"tags": [1, None]}, "tags"),
             ({"head": 99}, "head"),
             ({"created": "now"}, "created"),
             ({"created": float("nan")}, "created"),
             ({"messages": {}}, "messages"),
             ({"messages": [{}]}, "message 1"),
+            ({"messages": [{"id": True}]}, "message 1"),
             ({"titled": "me"}, "titled"),
         ],
     )

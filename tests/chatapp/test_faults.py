@@ -13,6 +13,7 @@ from harness import Chat, here, running
 from chatapp.options import ChatOptions
 from chatapp.paths import model_path
 from chatapp.settings import SettingsError, Value
+from chatapp.status import StatusLine
 from runtime.protocol import Failed, Failure, Notice, Ready
 
 
@@ -60,6 +61,11 @@ class TestFaults:
         assert [request.messages[-1].content for request in backend.requests] == ["first", "second"]
 
     @here("the engine of this machine")
+    async def test_an_engine_that_is_ready_while_the_program_ends_meets_no_screen(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.screen.query_one(StatusLine).remove()
+            chat.screen.turns_changed()
+
     async def test_a_model_that_does_not_load_takes_nothing_from_the_one_that_answers(self, tmp_path: Path) -> None:
         backend = FakeBackend()
         async with running(backend, tmp_path) as chat:

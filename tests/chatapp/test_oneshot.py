@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
+import select
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
-from contextlib import closing
+import termios
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +222,7 @@ def test_what_the_answer_does_not_show_is_said_on_stderr(
 ) -> None:
     qwenchat.replies(*steps)
     result = qwenchat("-p", "hi")
-    assert (result.returncode, result.stdout) == (0, out)
+    assert (result.returncode, result.stdout) == (0 if out else 1, out)
     assert (remark in result.stderr) if remark else (result.stderr == "")
 
 
@@ -253,6 +257,25 @@ def on_a_terminal(qwenchat: Program, *words: str) -> str:
             pass
     assert process.wait(SECONDS) == 0
     return shown.decode()
+
+
+def test_the_screen_is_drawn_on_the_terminal_wherever_stderr_goes(qwenchat: Program, tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    with (tmp_path / "log").open("w") as log:
+        process = qwenchat.start(stdin=follower, stdout=follower, stderr=log, start_new_session=True)
+    os.close(follower)
+    shown = b""
+    with closing(os.fdopen(leader, "r+b", buffering=0)) as terminal:
+        while "essage…" not in shown.decode("utf-8", "replace") and select.select([terminal], [], [], SECONDS)[0]:
+            shown += terminal.read(4096)
+        process.terminate()
+        with suppress(OSError):  # how a terminal ends
+            while terminal.read(4096):
+                pass
+    process.wait(SECONDS)
+    assert "essage…" in shown.decode("utf-8", "replace")
+    assert (tmp_path / "log").read_text() == ""
 
 
 def test_a_terminal_gets_nothing_that_it_would_obey(qwenchat: Program) -> None:
@@ -310,6 +333,25 @@ def test_a_closed_stdout_is_no_traceback(qwenchat: Program) -> None:
     process = qwenchat.start("-p", "hi", preexec_fn=lambda: os.close(1))
     _, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, err) == (0, "")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_stderr_that_takes_nothing_does_not_cost_the_answer(qwenchat: Program, full: bool) -> None:
+    qwenchat.replies({"notice": "no MTP"}, {"answer": "x"})
+    with Path("/dev/full").open("w") as nowhere:
+        closed = {} if full else {"preexec_fn": lambda: os.close(2)}
+        process = qwenchat.start("-p", "hi", stderr=nowhere, **closed)
+        out, _ = process.communicate(timeout=SECONDS)
+    assert (process.returncode, out) == (0, "x\n")
+
+
+@pytest.mark.parametrize("words", [["-p", "hi"], ["-p", "hi", "--json"]])
+def test_a_disk_that_is_full_is_said(qwenchat: Program, words: list[str]) -> None:
+    qwenchat.replies({"answer": "x"})
+    with Path("/dev/full").open("w") as nowhere:
+        process = qwenchat.start(*words, stdout=nowhere)
+        _, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, err) == (1, "qwenchat: The answer cannot be written: No space left on device.\n")
 
 
 # What is not loaded

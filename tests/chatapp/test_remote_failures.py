@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -94,6 +95,13 @@ class TestConnections:
         server.pages["/v1/models"] = Answer(body="<html>hello</html>", headers={"Content-Type": "text/html"})
         failed = await failure(server)
         assert "is no chat API" in failed.message
+
+    @pytest.mark.parametrize("page", [{"data": [{"id": 5}]}, {"data": 3}, {"data": ["a"]}, 7])
+    async def test_a_list_of_another_form(self, page: object) -> None:
+        server = ChatServer()
+        server.pages["/v1/models"] = Answer(body=json.dumps(page), headers={"Content-Type": "application/json"})
+        message = (await failure(server)).message
+        assert not re.search(r"object|attribute|int|str|instance", message), message
 
     async def test_a_list_that_never_comes(self) -> None:
         async def never() -> None:

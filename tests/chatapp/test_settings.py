@@ -214,7 +214,7 @@ def test_the_table_of_keys_is_read_and_survives_a_write(path: Path) -> None:
 
 def test_keys_that_are_no_table_are_told(path: Path) -> None:
     write(path, 'keys = "vim"\n')
-    assert settings.load(path) == (Settings(), [f"{path}: 'keys' is not a setting; it is ignored."])
+    assert settings.load(path) == (Settings(), [f"{path}: keys is a table, [keys], and nothing else; it is ignored."])
 
 
 def test_a_link_stays_a_link(path: Path, tmp_path: Path) -> None:

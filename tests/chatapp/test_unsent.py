@@ -120,6 +120,9 @@ async def test_draft_and_queue_stay_with_their_conversation(tmp_path: Path) -> N
         assert latest is not None
         await chat.send(f"/resume {latest.id}")
         await chat.until(lambda: "a draft" in chat.text())
+        await chat.write("!")
+        await chat.pilot.press("ctrl+z", "ctrl+z")
+        assert chat.screen.composer.text == "a draft"  # what was kept is not to be undone
         assert "held    queued up" in chat.text()
         assert len(backend.requests) == 1
         await chat.pilot.press("ctrl+c", "enter")
