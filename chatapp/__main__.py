@@ -157,8 +157,8 @@ def _chat(arguments: Arguments, options: ChatOptions, saved: Settings, servers: 
     if arguments.conversation:
         options = dataclasses.replace(options, conversation_id=store.named(arguments.conversation).id)
     options = _where_it_was(options, store)
-    if sys.__stderr__ is None or not sys.__stderr__.isatty():
-        sys.__stderr__ = sys.__stdout__  # type: ignore[misc]  # there Textual draws, and `2>file` must not take the screen away
+    if sys.__stderr__ is None or not sys.__stderr__.isatty():  # there Textual draws, and `2>file` shall keep the screen
+        sys.__stderr__ = sys.__stdout__  # type: ignore[misc]
     app = screen(_backend(servers), store, saved, options, keep=partial(settings.update, paths.settings_path()))
     app.run()
     store.close()
