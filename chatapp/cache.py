@@ -15,7 +15,7 @@ from runtime.protocol import CachedState, CacheReport, Failed
 
 ROWS = 30
 _TITLE = 40  # characters
-_PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+_PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~]")
 _HEAD = "| Conversation | Tokens | Checkpoints | In memory | On disk |\n|:--|--:|--:|--:|--:|"
 _SHARED = (
     "What two share is counted in both. `/cache drop` forgets what is kept of this conversation, and `/cache drop all` "
@@ -74,8 +74,13 @@ def _totals(report: CacheReport) -> str:
     return f"{memory}, on disk {size(report.disk_bytes)} of {size(report.disk_budget)}."
 
 
+def _as_text(title: str) -> str:
+    """Markdown of a title; its marks as entities, since a backslash before a bracket begins mathematics."""
+    return _PUNCTUATION.sub(lambda mark: f"&#{ord(mark[0])};", title)
+
+
 def _row(state: CachedState, titles: Mapping[str, str], current: str | None) -> str:
-    name = _PUNCTUATION.sub(r"\\\1", clean_line(titles.get(state.conversation_id, state.conversation_id), _TITLE))
+    name = _as_text(clean_line(titles.get(state.conversation_id, state.conversation_id), _TITLE))
     cells = (
         f"**{name}**" if state.conversation_id == current else name,
         count(state.tokens),

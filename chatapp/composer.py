@@ -20,6 +20,7 @@ from chatapp.chips import Chip, Chips, editable
 from chatapp.commands import CommandError
 from chatapp.completion import Completion, Completions, FileIndex, complete
 from chatapp.files import FileError
+from chatapp.in_order import InOrder
 from chatapp.key_names import key_of
 from chatapp.sanitize import clean
 
@@ -27,7 +28,7 @@ HISTORY = 200
 NEWLINE_KEYS = ("shift+enter", "alt+enter", "ctrl+j")
 
 
-class Composer(TextArea):
+class Composer(InOrder, TextArea):
     """Enter sends, Shift+Enter or Ctrl+J begins a new line; Up and Down at the edges go through what was sent."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -126,7 +127,7 @@ class Composer(TextArea):
         self._replace_via_keyboard(self.chips.paste(text), *self.selection)
 
     async def _on_key(self, event: events.Key) -> None:
-        # Here and not as bindings, which are looked up only after keys that were typed later have been inserted.
+        # Here, since what each does depends on what is written when it comes; and so in order, see `InOrder`.
         chord, self._chord = self._chord, False
         if event.key == "enter":
             self.enter()

@@ -16,6 +16,7 @@ from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from chatapp import settings
+from chatapp.in_order import Line
 from chatapp.key_names import key_of, moves
 from chatapp.sanitize import clean_line
 from chatapp.settings import SettingsError, Value
@@ -60,10 +61,10 @@ class Form(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="form"):
             yield Label(self._title, id="form-title", markup=False)
-            yield Input(placeholder="Type to narrow the list", id="form-filter")
+            yield Line(placeholder="Type to narrow the list", id="form-filter")
             yield OptionList(id="form-list", markup=False)
             yield Static("", id="form-about", markup=False)
-            yield Input(id="form-value")
+            yield Line(id="form-value")
             yield Static("", id="form-help", markup=False)
 
     def on_mount(self) -> None:

@@ -16,6 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
+from chatapp.in_order import Line
 from chatapp.key_names import moves
 from chatapp.sanitize import clean_line, shortened
 
@@ -70,7 +71,7 @@ class Picker(ModalScreen[str]):
     def compose(self) -> ComposeResult:
         with Vertical(id="picker", classes="-short" if len(self._choices) < SHORT else ""):
             yield Label(self._title, id="picker-title", markup=False)
-            yield Input(placeholder="Type to narrow the list", id="picker-filter")
+            yield Line(placeholder="Type to narrow the list", id="picker-filter")
             yield OptionList(id="picker-list", markup=False)
 
     def on_mount(self) -> None:

@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from chatapp.figures import count
+from chatapp.in_order import Line
 from chatapp.key_names import key_of, moves
 
 
@@ -42,7 +43,7 @@ class SearchBar(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Static("find", id="find-name", markup=False)
-        yield Input(id="find-words", select_on_focus=True)
+        yield Line(id="find-words", select_on_focus=True)
         yield Static("", id="find-figures", markup=False)
 
     @property

@@ -17,6 +17,7 @@ from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from chatapp.in_order import Line
 from chatapp.key_names import key_of, moves
 from chatapp.lookup import Hit
 from chatapp.records import title_of
@@ -93,7 +94,7 @@ class Sidebar(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static("Conversations", id="sidebar-title", markup=False)
-        yield Input(placeholder="Search", id="sidebar-input")
+        yield Line(placeholder="Search", id="sidebar-input")
         yield OptionList(id="sidebar-list", markup=False)
         yield Keys(id="sidebar-keys")
 

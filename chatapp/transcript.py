@@ -98,6 +98,7 @@ class Transcript(VerticalScroll, PlainContainer):
         super().__init__(id=id)
         self._entries: list[Entry] = []
         self._loading = False
+        self._was_at_end = True
         self.cursor: Entry | None = None
         """The message that keys act upon while this has the focus."""
         self._marker = HiddenMarker("↑ {} above", self.load_earlier)
@@ -345,9 +346,17 @@ class Transcript(VerticalScroll, PlainContainer):
 
     def watch_virtual_size(self) -> None:
         self._anchor_if_full()
+        self._tell_end()
 
     def on_resize(self) -> None:
         self._anchor_if_full()
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        """The end comes into sight without any scrolling when what is shown becomes less, as with another version."""
+        if self.at_end and not self._was_at_end:
+            self._was_at_end = True
+            self.post_message(self.Moved())
 
     def _anchor_if_full(self) -> None:
         """Anchor once there is more than the view holds: an anchored view of less would begin above its first row."""
@@ -358,6 +367,7 @@ class Transcript(VerticalScroll, PlainContainer):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
+        self._was_at_end = self.at_end
         self.post_message(self.Moved())
         if new_value <= 0 < old_value and self._entries and self._entries[0].block is None:
             self.call_later(self.load_earlier)

@@ -19,6 +19,7 @@ from textual.widgets.option_list import Option
 
 from chatapp.figures import size
 from chatapp.hub import Hub, HubError
+from chatapp.in_order import Line
 from chatapp.key_names import key_of, moves
 from chatapp.paths import BUILT_IN
 from chatapp.sanitize import clean_line
@@ -82,7 +83,7 @@ class Wizard(ModalScreen[str]):
         with Vertical(id="wizard"):
             yield Label("Models", id="wizard-title", markup=False)
             yield Label("", id="wizard-machine", markup=False)
-            yield Input(placeholder="Type to narrow the list, or to search the hub", id="wizard-search")
+            yield Line(placeholder="Type to narrow the list, or to search the hub", id="wizard-search")
             yield OptionList(id="wizard-list", markup=False)
             yield Static("", id="wizard-about", markup=False)
             yield Label(self._keys(), id="wizard-keys", markup=False)

@@ -22,9 +22,10 @@ class FileError(Exception):
 def format_of(path: Path) -> Format:
     """Told by its ending. Raises FileError."""
     ending = {"markdown": "md", "htm": "html"}.get(name := path.suffix.lower().lstrip("."), name)
-    if ending not in FORMATS and expanded(path).is_dir():
-        raise FileError(f"{_name(path)} is a folder: name a file in it.")
     if ending not in FORMATS:
+        with suppress(OSError):  # a name that is too long
+            if expanded(path).is_dir():
+                raise FileError(f"{_name(path)} is a folder: name a file in it.")
         raise FileError(f"A file of a conversation ends in .md, .html or .json, not in {path.suffix or 'nothing'}.")
     return ending
 

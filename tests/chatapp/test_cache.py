@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +38,14 @@ class TestPage:
     def test_a_row_tells_tokens_checkpoints_and_sizes(self) -> None:
         [row] = self.rows(REPORT, **{STATE.conversation_id: "Oslo"})
         assert row == "| Oslo | 12,345 | 6 | 50 MB | 61 MB |"
+
+    def test_a_title_stays_as_it_is(self) -> None:
+        """A backslash before a bracket would begin mathematics."""
+        title = "a [b] (c) | `d` *e* <f> ~g~"
+        [row] = self.rows(REPORT, **{STATE.conversation_id: title})
+        cell = row.split(" | ")[0].removeprefix("| ")
+        assert html.unescape(cell) == title
+        assert not re.search(r"[\\\[\](|`*<>~]", cell)
 
     def test_what_is_not_there_is_a_dash(self) -> None:
         cold = replace(STATE, in_memory=False, bytes=0)

@@ -37,6 +37,21 @@ async def test_a_short_conversation_begins_at_the_top(tmp_path: Path) -> None:
         assert any(line.strip() for line in chat.lines()[:4])
 
 
+async def test_nothing_points_to_an_end_that_has_come_into_sight(tmp_path: Path) -> None:
+    """Another version may be short, and then nothing is scrolled."""
+    async with running(FakeBackend([say(LONG)], [say("short")]), tmp_path) as chat:
+        await chat.ask("q")
+        await chat.send("/retry")
+        await chat.idle()
+        await chat.pilot.press("alt+left")
+        await chat.until(lambda: "Line 5 " in chat.text() or "Line 59" in chat.text())
+        await chat.pilot.press("ctrl+home")
+        await chat.until(lambda: "↓ end" in chat.text())
+        await chat.pilot.press("alt+right")
+        await chat.until(lambda: "short" in chat.text())
+        await chat.until(lambda: "↓ end" not in chat.text())
+
+
 async def test_it_follows_a_reply_that_grows(tmp_path: Path) -> None:
     async with running(FakeBackend([say(LONG), say("The end.")]), tmp_path) as chat:
         await chat.ask("q")
