@@ -16,7 +16,7 @@ from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from chatapp import settings
-from chatapp.in_order import Line
+from chatapp.field import Line
 from chatapp.key_names import key_of, moves
 from chatapp.sanitize import clean_line
 from chatapp.settings import SettingsError, Value

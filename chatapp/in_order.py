@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from textual import events
-from textual.widgets import Input
 
 
 class InOrder:
@@ -26,7 +25,3 @@ class InOrder:
                     event.stop()
                     event.prevent_default()
                     return
-
-
-class Line(InOrder, Input):
-    """A line to write into."""

@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
-from chatapp.in_order import Line
+from chatapp.field import Line
 from chatapp.key_names import moves
 from chatapp.sanitize import clean_line, shortened
 

@@ -12,8 +12,8 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from chatapp.field import Line
 from chatapp.figures import count
-from chatapp.in_order import Line
 from chatapp.key_names import key_of, moves
 
 

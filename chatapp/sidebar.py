@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from chatapp.in_order import Line
+from chatapp.field import Line
 from chatapp.key_names import key_of, moves
 from chatapp.lookup import Hit
 from chatapp.records import title_of

@@ -17,9 +17,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
+from chatapp.field import Line
 from chatapp.figures import size
 from chatapp.hub import Hub, HubError
-from chatapp.in_order import Line
 from chatapp.key_names import key_of, moves
 from chatapp.paths import BUILT_IN
 from chatapp.sanitize import clean_line
