@@ -165,8 +165,11 @@ class Transcript(VerticalScroll, PlainContainer):
             wanted -= min(_rows(entry), MOST_ROWS)
         return self._entries[len(self._entries) - count :]
 
-    async def _fill(self) -> None:
-        """Mount older blocks if those that are mounted turn out to leave room."""
+    async def _fill(self, patience: int = 20) -> None:
+        """Mount older blocks if those that are mounted turn out to leave room, which their layout tells."""
+        if patience and (blocks := self.blocks) and not blocks[-1].size.height:  # on a busy machine that may come later
+            self.call_after_refresh(self._fill, patience - 1)
+            return
         entries = self.entries
         top = next((place for place, entry in enumerate(entries) if entry.block is not None), 0)
         if top and self.max_scroll_y <= 0 and not self._loading:
