@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from textual import on
+from textual.css.query import NoMatches
 from textual.screen import Screen
 
 from chatapp import commands
@@ -178,9 +179,11 @@ class ChatBase(Screen[None], PlainContainer):
                 self._keeper.changed()
 
     def _watch_turns(self) -> None:
-        if not self.query(StatusLine):  # the program ends, and its screen is being taken apart
+        try:
+            line = self.query_one(StatusLine)
+        except NoMatches:  # the program ends, and its screen is being taken apart
             return
-        self.query_one(StatusLine).show(self.turns.status)
+        line.show(self.turns.status)
         self.query_one(Waiting).show(self.turns.waiting, self.turns.held)
         self._show_jump()
 
