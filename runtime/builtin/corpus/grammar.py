@@ -61,7 +61,7 @@ DOUBLED = words(
     "chat debug flip format log refer remap rerun reset split star step submit win"
 )
 KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
-REWORDED = 0.4  # share of the messages in which other words stand
+REWORDED = 0.12  # share of the messages in which other words stand; not all of them are what people would say
 
 
 def _thesaurus(text: str) -> dict[str, tuple[str, ...]]:
@@ -139,19 +139,19 @@ def normal(text: str) -> str:
 
 def dress(r: Random, pieces: list[Piece], question: bool = True) -> str:
     pieces = reworded(r, pieces)
-    if r.random() < 0.10:
+    if r.random() < 0.06:
         pieces = [p if p.value else Piece(_shorthand(r, p.text), False) for p in pieces]
     if r.random() < 0.06:
         pieces = [p if p.value else Piece(_terse(p.text), False) for p in pieces]
-    if r.random() < 0.08:
+    if r.random() < 0.05:
         pieces = _padded(r, pieces)
-    if r.random() < 0.14:
+    if r.random() < 0.09:
         pieces = mistyped(r, pieces)
     if r.random() < 0.08:
         pieces = [p if p.value else Piece(p.text.replace("'", ""), False) for p in pieces]
     text = "".join(p.text for p in pieces)
     first_is_value = bool(pieces) and pieces[0].value
-    if r.random() < 0.22:
+    if r.random() < 0.16:
         text = r.choice(OPENERS) + text
         first_is_value = False
     if r.random() < 0.55 and not first_is_value:
@@ -167,7 +167,7 @@ def dress(r: Random, pieces: list[Piece], question: bool = True) -> str:
 
 
 def reworded(r: Random, pieces: list[Piece]) -> list[Piece]:
-    """With one to three words of the fixed text in other words, now and then."""
+    """With one or two words of the fixed text in other words, now and then."""
     if r.random() >= REWORDED:
         return pieces
     places = [
@@ -177,7 +177,7 @@ def reworded(r: Random, pieces: list[Piece]) -> list[Piece]:
         for m in WORD.finditer(p.text)
         if (word := m[0].lower()) in THESAURUS
     ]
-    chosen = r.sample(places, min(len(places), r.choice((1, 1, 2, 2, 3))))
+    chosen = r.sample(places, min(len(places), r.choice((1, 1, 2))))
     result = list(pieces)
     for i, start, end, word in sorted(chosen, reverse=True):  # from the end, so that places hold
         text = result[i].text
