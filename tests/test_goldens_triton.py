@@ -47,6 +47,7 @@ def test_a_few_rows_and_one_row_are_exact(name: str, kv: KVType) -> None:
         assert distance(found[array], wanted[array]) <= exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny-dense", pytest.param("tiny-moe", marks=pytest.mark.long)])
 def test_many_rows_are_as_near_as_half_precision_is(name: str) -> None:
     with np.load(GOLDENS / f"{name}.npz") as known:

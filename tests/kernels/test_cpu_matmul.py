@@ -60,7 +60,7 @@ def narrowed(threads: int, dot: str) -> Machine:
         pytest.skip(str(reason))
 
 
-@pytest.fixture(scope="module", params=["avxvnni", "avx2"])
+@pytest.fixture(scope="module", params=[pytest.param("avxvnni", marks=pytest.mark.slow), "avx2"])
 def narrow(request: pytest.FixtureRequest) -> Machine:
     return narrowed(2, request.param)
 
@@ -88,13 +88,13 @@ def test_one_row_on_lesser_processors(narrow: Machine, name: str) -> None:
     assert close(*product(narrow, 1, random_weights(name, 37, 2)))
 
 
-@pytest.mark.parametrize("name", [*LIGHT, "Q6_K"])
+@pytest.mark.parametrize("name", [*LIGHT, pytest.param("Q6_K", marks=pytest.mark.slow)])
 def test_more_rows_on_lesser_processors(narrow: Machine, name: str) -> None:
     assert close(*product(narrow, 3, random_weights(name, 37, 2)))
     assert close(*product(narrow, 6, random_weights(name, 37, 2)))
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "MXFP4", "IQ3_S"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "MXFP4", pytest.param("IQ3_S", marks=pytest.mark.slow)])
 def test_one_row_without_products_of_bytes(name: str) -> None:
     assert close(*product(Machine(1, isa.narrowed("plain")), 1, random_weights(name, 20, 2)))
 
@@ -106,8 +106,8 @@ def sides(narrow: Machine) -> tuple[Machine, Machine]:
     return one, four
 
 
-@pytest.mark.parametrize("panels", [3, 37])
-@pytest.mark.parametrize("name", ["Q6_K", "MXFP4"])
+@pytest.mark.parametrize("panels", [pytest.param(3, marks=pytest.mark.slow), 37])
+@pytest.mark.parametrize("name", [pytest.param("Q6_K", marks=pytest.mark.slow), "MXFP4"])
 def test_panels_that_are_read_side_by_side_have_the_same_sums(
     sides: tuple[Machine, Machine], name: str, panels: int
 ) -> None:

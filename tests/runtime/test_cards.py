@@ -357,7 +357,13 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("name", "kv"), [*((name, "f32") for name in PLACEMENTS), ("two and memory", "q8")])
+@pytest.mark.parametrize(
+    ("name", "kv"),
+    [
+        *((name, "f32") for name in PLACEMENTS if name != "two and memory"),
+        *(pytest.param("two and memory", kv, marks=pytest.mark.slow) for kv in ("f32", "q8")),
+    ],
+)
 def test_no_launch_is_given_a_tensor_of_another_card(name: str, kv: KVType, apart: None) -> None:
     shape, placement = PLACEMENTS[name]
     placement = replace(placement, experts=placement.layers) if shape == DENSE else placement

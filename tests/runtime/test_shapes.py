@@ -92,6 +92,7 @@ SOME = {
 }
 
 
+@pytest.mark.slow
 def test_some_kernels_compile_for_every_card_as_is_known() -> None:
     """Numbers are told to be those of `KNOWN` where that is of this Triton; sm_86 and sm_89 without what other cards
     shared with them.

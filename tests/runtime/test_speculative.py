@@ -71,7 +71,9 @@ def half_right(truth: list[int], seed: int) -> Iterator[list[int]]:
 
 
 class TestGreedy:
-    @pytest.mark.parametrize("drafts", [1, 2, 3, 4, None])
+    @pytest.mark.parametrize(
+        "drafts", [pytest.param(1, marks=pytest.mark.slow), 2, 3, pytest.param(4, marks=pytest.mark.slow), None]
+    )
     def test_the_reply_is_the_same(self, model: Qwen35, drafts: int | None) -> None:
         assert tokens(run(model, drafts, max_tokens=80)) == tokens(run(model, 0, max_tokens=80))
 
@@ -183,6 +185,7 @@ class TestSampled:
         statistic = float(((counts[likely] - wanted) ** 2 / wanted).sum())
         assert statistic < 20.5  # 5 degrees of freedom: one in a thousand
 
+    @pytest.mark.slow
     def test_drafts_at_a_temperature_are_often_accepted(self, fixtures: Path) -> None:
         """The same noise chooses drafts and tokens: a good block is accepted far more often than by chance."""
         learnt = load_model(fixtures / "learnt-f16.gguf").model

@@ -55,6 +55,7 @@ def memories(loaded: LoadedModel) -> list[MemoryExperts]:
     return [layer.memory for layer in layers if isinstance(layer, MoEFFN) and layer.memory]
 
 
+@pytest.mark.slow
 def test_all_experts_in_memory() -> None:
     loaded = load_model(MOE, "triton", room=Placement(ON_CARD, ("memory",) * LAYERS, 0))
     assert loaded.model.ops.column == "triton" and loaded.model.stepper is None

@@ -100,6 +100,7 @@ def test_any_part_of_each_step_may_be_kept(
     assert_same_state(state, op_by_op(model, state.ids, monkeypatch), 1e-5)
 
 
+@pytest.mark.slow
 def test_keys_and_values_in_8_bits(model: Qwen35, stepper: Stepper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over two blocks of the cache, after steps in float32; a row may be rounded to the other side of a half."""
     stepper.step(IDS[:1], read(model, IDS[:20]), greedy(model), given=[1, 2])

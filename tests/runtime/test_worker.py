@@ -216,7 +216,7 @@ def test_a_prompt_beyond_the_context_is_refused_with_the_numbers(worker: Process
     assert "64" in failed.message
 
 
-@pytest.mark.parametrize("context", [0, 3000])
+@pytest.mark.parametrize("context", [pytest.param(0, marks=pytest.mark.slow), 3000])
 def test_a_context_that_the_model_has_not_is_refused(worker: Process, context: int) -> None:
     worker.send(Load(MODEL, context_length=context))
     failed = worker.until(Failed, Ready)[-1]

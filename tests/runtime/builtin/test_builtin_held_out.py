@@ -181,7 +181,7 @@ def wish_clashes(wishes: Iterable[dict[str, Phrases]], questions: Iterable[str])
     return clashes
 
 
-LARGE = ("recall", "outside")  # as many phrasings take a while
+LARGE = ("app", "facts", "recall", "outside")  # as many phrasings take a while
 
 
 @pytest.mark.parametrize("subject", [pytest.param(s, marks=pytest.mark.slow) if s in LARGE else s for s in SUBJECTS])
