@@ -61,7 +61,7 @@ DOUBLED = words(
     "chat debug flip format log refer remap rerun reset split star step submit win"
 )
 KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
-REWORDED = 0.12  # share of the messages in which other words stand; not all of them are what people would say
+REWORDED = 0.24  # share of the messages in which other words stand, if there are any for theirs
 
 
 def _thesaurus(text: str) -> dict[str, tuple[str, ...]]:
