@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from pathlib import Path
 
 import gguf
@@ -12,7 +14,7 @@ from gguf import GGMLQuantizationType as Type
 from tokenizers import Tokenizer
 
 from runtime import probe
-from runtime.builtin.export import export
+from runtime.builtin.export import export, mean_with
 from runtime.builtin.model import LanguageModel, ModelConfig
 from runtime.builtin.vocabulary import SPECIAL
 
@@ -89,3 +91,25 @@ def test_the_runtime_computes_the_same_logits(model: LanguageModel, tokenizer: T
     for name, values in wanted.items():
         error = np.linalg.norm(got[name] - values.numpy()) / np.linalg.norm(values.numpy())
         assert error < 1e-4, name
+
+
+def test_the_mean_of_weights(model: LanguageModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    shifted, mean = copy.deepcopy(model), copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in shifted.parameters():
+            parameter.mul_(3)
+    export(model, tokenizer, tmp_path / "one.gguf", Type.F16)
+    export(shifted, tokenizer, tmp_path / "three.gguf", Type.F16)
+
+    mean_with(mean, tokenizer, [tmp_path / "one.gguf", tmp_path / "three.gguf"], share=0.5)
+
+    for name, weight in mean.state_dict().items():  # 0.5 + 0.25 + 0.25 * 3
+        assert torch.allclose(weight, 1.5 * model.state_dict()[name], rtol=1e-3), name
+
+
+def test_no_mean_is_taken_of_models_that_differ(model: LanguageModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    export(LanguageModel(dataclasses.replace(CONFIG, ff=128)), tokenizer, tmp_path / "wider.gguf", Type.F16)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="shape"):
+        mean_with(model, tokenizer, [tmp_path / "wider.gguf"], share=0.5)
+    assert all(weight.equal(before[name]) for name, weight in model.state_dict().items())
