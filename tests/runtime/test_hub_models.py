@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hub_fixtures import FILE, REPO, Place, place
+from huggingface_hub import constants
 
-from runtime.hub import downloads, family, found, models, names, peek, remote, shell
+from runtime.hub import downloads, family, found, models, names, peek, remote, shell, transfer
 from runtime.hub.protocol import Machine
 from runtime.hub.sentences import HubError
 from runtime.models.config import ModelConfig
@@ -153,6 +158,45 @@ def test_models_of_other_tools_are_found_and_used_in_place(
         if not model.problem:
             check_model(path)  # what is shown opens where it is
             assert model.fit is not None and model.fit.place == "cpu"
+
+
+def close(patch: pytest.MonkeyPatch, *folders: Path) -> None:
+    """Folders may not be entered from now on, as others' homes may not be: not even by root, who may run the tests."""
+
+    def refusing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(path, int) and not {*folders}.isdisjoint(Path(os.fsdecode(path)).parents):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return real(path, *args, **kwargs)
+
+        return guarded
+
+    for name in ("stat", "lstat", "scandir", "listdir"):
+        patch.setattr(os, name, refusing(getattr(os, name)))
+
+
+@pytest.mark.parametrize("cache_too", [False, True])
+def test_folders_that_may_not_be_entered_are_left_out(
+    place: Place, home: Path, around: models.Surroundings, monkeypatch: pytest.MonkeyPatch, cache_too: bool
+) -> None:
+    mine, theirs, cache = home / "mine", home / "theirs", home / "cache"
+    for folder in (mine, theirs / "models" / "manifests", cache / "hub", home / ".lmstudio"):
+        folder.mkdir(parents=True)
+    shutil.copy(DENSE, mine / "mine.gguf")
+    place.hub.put(REPO, FILE, DENSE.read_bytes())
+    cached = place.fetch().path
+    repo = place.cache.rename(cache / "hub") / "models--aa--first"
+    (repo / "snapshots").mkdir(parents=True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache / "hub"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(theirs / "models"))
+    (home / ".lmstudio" / "settings.json").write_text(json.dumps({"downloadsFolder": str(theirs / "models")}))
+
+    close(monkeypatch, theirs, cache if cache_too else repo)
+    seen = models.local(around, HERE, [str(theirs / "models"), str(mine)])
+    others = [] if cache_too else [cached.replace(str(place.cache), str(cache / "hub"))]
+    assert {model.path for model in seen} == {str(mine / "mine.gguf"), *others}
+    assert downloads.unfinished() == []
+    assert transfer.free(cache / "hub") > 0
 
 
 def test_a_folder_that_does_not_end_is_left(home: Path) -> None:
