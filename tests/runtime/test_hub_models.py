@@ -16,9 +16,10 @@ import pytest
 from hub_fixtures import FILE, REPO, Place, place
 from huggingface_hub import constants
 
+from runtime.errors import UserError
 from runtime.hub import downloads, family, found, models, names, peek, remote, shell, transfer
 from runtime.hub.protocol import Machine
-from runtime.hub.sentences import HubError
+from runtime.hub.sentences import HubError, explain
 from runtime.models.config import ModelConfig
 from runtime.models.loading import check_model
 
@@ -226,6 +227,13 @@ def test_a_repository_of_another_family_is_refused_before_a_download(place: Plac
     place.hub.put(REPO, FILE, data)
     with pytest.raises(HubError, match="architecture qwen99; qwenchat runs qwen35"):
         models.listed(remote.listing(REPO), around, HERE)
+
+
+def test_a_shape_that_cannot_be_run_is_said_as_it_is(place: Place, around: models.Surroundings) -> None:
+    place.hub.put(REPO, FILE, DENSE.read_bytes().replace(b"qwen35.block_count", b"qwen35.block_COUNT"))
+    with pytest.raises(UserError, match="lacks qwen35.block_count") as caught:
+        models.listed(remote.listing(REPO), around, HERE)
+    assert str(explain(caught.value, REPO)) == str(caught.value)
 
 
 @pytest.mark.parametrize(
