@@ -17,7 +17,7 @@ from hub_fixtures import FILE, REPO, Place, place
 from huggingface_hub import constants
 
 from runtime.errors import UserError
-from runtime.hub import downloads, family, found, models, names, peek, remote, shell, transfer
+from runtime.hub import cache, downloads, family, found, models, names, peek, remote, shell, transfer
 from runtime.hub.protocol import Machine
 from runtime.hub.sentences import HubError, explain
 from runtime.models.config import ModelConfig
@@ -180,24 +180,24 @@ def close(patch: pytest.MonkeyPatch, *folders: Path) -> None:
 def test_folders_that_may_not_be_entered_are_left_out(
     place: Place, home: Path, around: models.Surroundings, monkeypatch: pytest.MonkeyPatch, cache_too: bool
 ) -> None:
-    mine, theirs, cache = home / "mine", home / "theirs", home / "cache"
-    for folder in (mine, theirs / "models" / "manifests", cache / "hub", home / ".lmstudio"):
+    mine, theirs, ours = home / "mine", home / "theirs", home / "cache"
+    for folder in (mine, theirs / "models" / "manifests", ours / "hub", home / ".lmstudio"):
         folder.mkdir(parents=True)
     shutil.copy(DENSE, mine / "mine.gguf")
     place.hub.put(REPO, FILE, DENSE.read_bytes())
     cached = place.fetch().path
-    repo = place.cache.rename(cache / "hub") / "models--aa--first"
+    repo = place.cache.rename(ours / "hub") / "models--aa--first"
     (repo / "snapshots").mkdir(parents=True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(ours / "hub"))
     monkeypatch.setenv("OLLAMA_MODELS", str(theirs / "models"))
     (home / ".lmstudio" / "settings.json").write_text(json.dumps({"downloadsFolder": str(theirs / "models")}))
 
-    close(monkeypatch, theirs, cache if cache_too else repo)
+    close(monkeypatch, theirs, ours if cache_too else repo)
     seen = models.local(around, HERE, [str(theirs / "models"), str(mine)])
-    others = [] if cache_too else [cached.replace(str(place.cache), str(cache / "hub"))]
+    others = [] if cache_too else [cached.replace(str(place.cache), str(ours / "hub"))]
     assert {model.path for model in seen} == {str(mine / "mine.gguf"), *others}
     assert downloads.unfinished() == []
-    assert transfer.free(cache / "hub") > 0
+    assert transfer.free(ours / "hub") > 0
 
 
 def test_a_folder_that_does_not_end_is_left(home: Path) -> None:
@@ -227,6 +227,28 @@ def test_a_repository_of_another_family_is_refused_before_a_download(place: Plac
     place.hub.put(REPO, FILE, data)
     with pytest.raises(HubError, match="architecture qwen99; qwenchat runs qwen35"):
         models.listed(remote.listing(REPO), around, HERE)
+
+
+def test_a_model_in_parts_is_here_when_all_parts_are(
+    place: Place, around: models.Surroundings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (f"Big-Q8_0-0000{i}-of-00002.gguf" for i in (1, 2))
+    place.hub.put(REPO, first, DENSE.read_bytes())
+    place.hub.put(REPO, second, b"two")
+    path = place.fetch(file=first).path
+
+    def here() -> tuple[str, bool]:
+        listed = models.listed(remote.listing(REPO), around, HERE)
+        return next((model.local, model.update) for model in listed if model.file == first)
+
+    assert here() == (path, False)
+    cache.remove(Path(path).with_name(second))  # as an interrupted download of another tool leaves it
+    assert here() == ("", False)
+    assert shell.run(["get", REPO, "Q8_0"]) == 0
+    assert capsys.readouterr().out.strip() == path
+    assert Path(path).with_name(second).read_bytes() == b"two"
+    place.hub.put(REPO, second, b"another two")
+    assert here() == ("", True)
 
 
 def test_a_shape_that_cannot_be_run_is_said_as_it_is(place: Place, around: models.Surroundings) -> None:
