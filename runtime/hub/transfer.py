@@ -136,8 +136,10 @@ class Transfer:
         with self._partial.open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            except BlockingIOError as error:
                 raise HubError("Another window, or another program of yours, is downloading this already.") from error
+            except OSError:
+                pass  # a file system without locks: then nothing tells of the others
             if not blob.exists():
                 try:
                     self._receive()
