@@ -70,6 +70,18 @@ def test_names(path: str, quant: str, kind: str, number: int, count: int) -> Non
     assert (name.quant, name.kind, name.number, name.count) == (quant, kind, number, count)
 
 
+def test_types_of_other_engines_are_known_by_name() -> None:
+    for quant in ("IQ4_K", "IQ4_KS", "IQ4_KSS", "IQ2_KL", "IQ3_KT", "Q4_K_R4", "IQ4_K_R4", "IQ4_XS_R8", "Q8_0_R8",
+                  "Q4_K_S_R4", "BF16_R16", "Q6_0", "Q8_KV", "IQ1_BN", "NVFP4", "Q4_0_4_4"):  # fmt: skip
+        assert names.parse(f"Qwen3.5-4B-{quant}.gguf").quant == quant
+        assert not names.readable(quant) and "other engines" in names.about(quant)
+    for quant in ("Q4_K_S", "Q4_K_M", "Q3_K_XL", "Q2_K", "Q2_K_S", "Q6_K", "UD-Q4_K_XL", "UD-IQ2_XXS", "IQ4_XS",
+                  "IQ4_NL", "IQ3_M", "IQ1_S", "Q4_0", "Q5_1", "Q8_0", "TQ1_0", "MXFP4_MOE", "BF16", "F32"):  # fmt: skip
+        assert names.parse(f"Qwen3.5-4B-{quant}.gguf").quant == quant
+        assert names.readable(quant)
+    assert names.readable("")
+
+
 def test_every_usual_quantisation_is_explained() -> None:
     for quant in ("F32", "BF16", "F16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_NL", "Q3_K_L", "IQ2_XXS", "Q2_K"):
         assert names.about(quant)
