@@ -324,7 +324,7 @@ def _experts_of_many(
 def _runs(
     machine: Machine, x: Tensor, runs: Sequence[tuple[int, int, int]], stacks: Sequence[QuantTensor]
 ) -> list[Tensor]:
-    """Each run of rows times its own expert, all runs side by side."""
+    """Each run of rows times its own expert."""
     matmul, _ = _native()
     columns = x.shape[1]
     packed = [machine.packed(stack) for stack in stacks]
