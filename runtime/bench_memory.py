@@ -10,6 +10,7 @@ measured again.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -20,11 +21,13 @@ from typing import TYPE_CHECKING
 
 from runtime import fit, lean_torch
 from runtime.bench_worker import WorkerError
+from runtime.hub.peek import NotGGUFError
 from runtime.machine import native_functions
 from runtime.protocol import Load
 
 if TYPE_CHECKING:
     from runtime.cache import SequenceState
+    from runtime.models.config import ModelConfig
 
 _POLL = 0.01  # seconds: what is freed the heap keeps for longer
 _TOKEN = 9  # any
@@ -60,8 +63,8 @@ class Report:
 
 
 def measure(load: Load) -> Report:
-    """Raises WorkerError. Linux only, which tells what memory is not the file's."""
-    config, weights = fit.read(Path(load.path))
+    """Raises WorkerError, UserError. Linux only, which tells what memory is not the file's."""
+    config, weights = _read(Path(load.path))
     context = load.context_length or min(config.trained_context, fit.DEFAULT_CONTEXT)
     expected = fit.memory(config, weights, context, load.kv_type).total
     command = [sys.executable, "-m", "runtime.bench_memory", load.path, str(context), load.kv_type]
@@ -71,6 +74,18 @@ def measure(load: Load) -> Report:
     if _made() != made:
         measured = peak(command)
     return Report(load.path, context, load.kv_type, expected, measured)
+
+
+def _read(path: Path) -> tuple[ModelConfig, int]:
+    """Raises UserError."""
+    try:
+        return fit.read(path)
+    except (OSError, NotGGUFError):
+        lean_torch.load()
+        from runtime.gguf import GGUFFile
+
+        GGUFFile.open(path).close()  # which says in a sentence what is wrong with it
+        raise
 
 
 def _made() -> set[Path]:
@@ -90,8 +105,16 @@ def peak(command: Sequence[str]) -> int:
             time.sleep(_POLL)
         assert child.stderr
         if child.returncode:
-            raise WorkerError(child.stderr.read().strip().splitlines()[-1])
+            said = child.stderr.read().strip().splitlines()
+            raise WorkerError(said[-1] if said else _end(child.returncode))
     return most
+
+
+def _end(code: int) -> str:
+    if code > 0:
+        return f"The measured program ended with exit code {code}, without a word."
+    name = signal.strsignal(-code) or "unknown"
+    return f"The measured program was ended by signal {-code} ({name}), as happens when memory is short."
 
 
 def fill(load: Load) -> SequenceState:

@@ -7,6 +7,7 @@ import mmap
 import re
 import stat
 import sys
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,7 @@ class GGUFFile:
     def __init__(self, parts: tuple[_Part, ...]) -> None:
         self._parts: Mapping[str, _Part] = {name: part for part in parts for name in part.header.tensors}
         self._open = parts
+        self._mapped = [(weakref.ref(part.data), _begin(part.header)) for part in parts]
         self.paths = tuple(part.path for part in parts)
         self.path = self.paths[0]
         self.file_bytes = sum(len(part.data) for part in parts)
@@ -96,9 +98,12 @@ class GGUFFile:
         _let_go(self._parts[name].data, info.offset, info.offset + info.nbytes)
 
     def let_go_headers(self) -> None:
-        """The same of what lies before the tensors, of which the vocabulary is the most."""
-        for part in self._open:
-            _let_go(part.data, 0, min((info.offset for info in part.header.tensors.values()), default=0))
+        """The same of what lies before the tensors, of which the vocabulary is the most; when closed too, since
+        metadata and tensors keep the mapping.
+        """
+        for mapped, end in self._mapped:
+            if (data := mapped()) is not None:
+                _let_go(data, 0, end)
 
     def close(self) -> None:
         # A tensor keeps the mapping object alive, but not open: closing it would pull the memory from under the tensor.
@@ -139,8 +144,13 @@ def _open_part(path: Path, opened: contextlib.ExitStack, missing: str) -> _Part:
         header = read_header(data)
     except HeaderError as error:
         raise GGUFError(f"{_shown(path)} {error}.") from None
-    _let_go(data, 0, min((info.offset for info in header.tensors.values()), default=0))
+    _let_go(data, 0, _begin(header))
     return _Part(path, data, header)
+
+
+def _begin(header: Header) -> int:
+    """Of the tensors."""
+    return min((info.offset for info in header.tensors.values()), default=0)
 
 
 def _let_go(data: mmap.mmap, start: int, end: int) -> None:

@@ -17,7 +17,7 @@ from kernels.cpu.ir import LANES, Function, Value, f32, i64, single
 from kernels.cpu.isa import Target
 
 STATE_ROWS = 32
-_MAX_DIM = 1024
+MOST_DIM = 1024  # of a head
 _L2_EPS = 1e-6
 _LARGE = 1 << 19  # bytes of a layer's state; there are as many more as there are layers, and the weights between
 _AHEAD = 4096  # bytes before its use that state is asked for
@@ -37,7 +37,7 @@ class _Part:
     dv: Value
 
     def __post_init__(self) -> None:
-        self._unit_q, self._unit_k = (self.f.scratch(4 * _MAX_DIM) for _ in range(2))
+        self._unit_q, self._unit_k = (self.f.scratch(4 * MOST_DIM) for _ in range(2))
 
     def token(
         self, before: Value, after: Value, k: Value, v: Value, g: Value, beta: Value,
@@ -144,7 +144,7 @@ def delta_resume(module: ir.Module, target: Target, name: str, each: int) -> Non
     state, kept, o, tokens, k_heads, v_heads, dk, dv = (f.word(i) for i in range(15, 23))
     part = _part(f, k_heads, v_heads, dk, dv)
     place = (part.head * dv + part.first) * dk * 4
-    scratch, earlier = f.scratch(4 * STATE_ROWS * _MAX_DIM), f.load(count, i64)
+    scratch, earlier = f.scratch(4 * STATE_ROWS * MOST_DIM), f.load(count, i64)
     here = f.variable(state + place)
     for t in f.range(0, earlier):
         to = t.equals(earlier - 1).choose(kept + place, scratch) if each else scratch

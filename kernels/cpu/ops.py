@@ -120,6 +120,8 @@ def causal_conv1d(machine: Machine, x: Tensor, window: Tensor, weight: Tensor) -
 def conv_resume(machine: Machine, x: Tensor, before: Tensor, moved: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     _, rows = _native()
     (tokens, channels), width = x.shape, weight.shape[1]
+    if width > rows.MOST_TAPS:
+        raise ValueError(f"a convolution of {width} taps reads what other pieces have")
     y, xs = empty(x.shape), empty((width - 1 + tokens, channels))
     share = max(64, _SHARE // min(tokens, rows.CONV_TOKENS) // 16 * 16)
     words = x, before, moved, weight, y, xs, tokens, channels, share
@@ -188,7 +190,11 @@ def delta_resume(
 
 
 def _check_heads(*parts: Tensor) -> None:
+    from kernels.cpu.delta import MOST_DIM
+
     for part in parts:
+        if part.shape[2] > MOST_DIM:
+            raise ValueError(f"there is no room for heads of {part.shape[2]} dimensions")
         if part.stride()[1:] != (part.shape[2], 1):
             raise ValueError("the heads of a token must lie side by side")
 
@@ -318,7 +324,7 @@ def _experts_of_many(
 def _runs(
     machine: Machine, x: Tensor, runs: Sequence[tuple[int, int, int]], stacks: Sequence[QuantTensor]
 ) -> list[Tensor]:
-    """Each run of rows times its own expert, all runs side by side."""
+    """Each run of rows times its own expert."""
     matmul, _ = _native()
     columns = x.shape[1]
     packed = [machine.packed(stack) for stack in stacks]

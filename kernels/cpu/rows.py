@@ -134,6 +134,7 @@ def rope(module: ir.Module, target: Target, name: str) -> None:
 CONV_TOKENS = (
     16  # of a piece; with all of a prompt's, rows that lie as far apart as these push each other out of the cache
 )
+MOST_TAPS = CONV_TOKENS + 1  # of a piece's first token the window is the piece before, or the inputs before x
 
 
 def causal_conv1d(module: ir.Module, target: Target, name: str, width: int) -> None:

@@ -47,22 +47,28 @@ def blob(repo: str, etag: str) -> Path:
 
 
 def repos() -> list[str]:
-    return sorted(path.name.removeprefix(_PREFIX).replace("--", "/", 1) for path in root().glob(f"{_PREFIX}*--*"))
+    return [path.name.removeprefix(_PREFIX).replace("--", "/", 1) for path in matching(root(), f"{_PREFIX}*--*")]
 
 
 def files(repo: str) -> Iterator[Cached]:
-    """Every GGUF file that is there, those of the newest snapshot first."""
+    """Every GGUF file that is there and may be read, those of the newest snapshot first."""
     try:
         newest = (folder(repo) / "refs" / "main").read_text().strip()
     except OSError:
         newest = ""
-    snapshots = sorted(
-        (folder(repo) / "snapshots").glob("*"), key=lambda path: (path.name == newest, _age(path)), reverse=True
-    )
-    for snapshot in snapshots:
-        for path in sorted(snapshot.rglob("*.gguf")):
-            if path.is_file():  # not a link into nothing
+    snapshots = matching(folder(repo) / "snapshots", "*")
+    for snapshot in sorted(snapshots, key=lambda path: (path.name == newest, _age(path)), reverse=True):
+        for path in matching(snapshot, "**/*.gguf"):
+            if os.path.isfile(path):  # noqa: PTH113 (raises nothing); not a link into nothing
                 yield Cached(repo, snapshot.name, path.relative_to(snapshot).as_posix(), path)
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """What lies below a folder, in order; nothing if it may not be entered, at which `Path.glob` raises."""
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []
 
 
 def _age(path: Path) -> float:

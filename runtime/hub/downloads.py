@@ -25,7 +25,7 @@ def unfinished() -> list[Download]:
     `running` if another process is at it, `paused` if the user wanted so, else `waiting` to go on.
     """
     found: dict[tuple[str, str], list[Record]] = {}
-    for path in sorted(cache.root().glob(f"models--*/blobs/*{RECORD}")):
+    for path in cache.matching(cache.root(), f"models--*/blobs/*{RECORD}"):
         if record := Record.read(path):
             found.setdefault((record.repo, record.item), []).append(record)
     return [

@@ -78,7 +78,7 @@ def places(folders: Iterable[str] = ()) -> list[tuple[str, Path]]:
         found.append(("LM Studio", Path(settings["downloadsFolder"])))
     found += [("LM Studio", home / ".lmstudio" / "models"), ("LM Studio", home / ".cache" / "lm-studio" / "models")]
     found.append(("llama.cpp", Path(os.environ.get("LLAMA_CACHE") or caches / "llama.cpp")))
-    return [(source, folder) for source, folder in found if folder.is_dir()]
+    return [(source, folder) for source, folder in found if os.path.isdir(folder)]  # noqa: PTH112 (raises nothing)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -105,7 +105,7 @@ def _model(path: Path, source: str, *, title: str = "", repo: str = "", file: st
         size = sum(part.stat().st_size for part in parts if part.is_file())
     except (OSError, peek.NotGGUFError):
         return
-    sidecars = [] if path.name.startswith("sha256-") else sorted(path.parent.glob("mtp-*.gguf"))
+    sidecars = [] if path.name.startswith("sha256-") else cache.matching(path.parent, "mtp-*.gguf")
     problem = f"{', '.join(missing)} is missing" if missing else ""
     if not name.quant and not repo:
         name = names.parse(f"{title.replace(':', '-')}.gguf")
@@ -125,7 +125,7 @@ def _ollama() -> Iterator[tuple[Path, str]]:
     home = Path.home() / ".ollama" / "models"
     for root in {Path(os.environ.get("OLLAMA_MODELS") or home), home, Path("/usr/share/ollama/.ollama/models")}:
         manifests = root / "manifests"
-        for manifest in sorted(manifests.glob("*/*/*/*")):
+        for manifest in cache.matching(manifests, "*/*/*/*"):
             with suppress(OSError, ValueError, KeyError, TypeError):
                 layers = json.loads(manifest.read_text())["layers"]
                 digest = next(layer["digest"] for layer in layers if layer["mediaType"] == _MODEL_LAYER)

@@ -12,8 +12,9 @@ from runtime import fit, machine
 from runtime.cores import default_threads
 from runtime.errors import UserError
 from runtime.hub import cache, family, found, names, peek, remote, transfer
+from runtime.hub.cache import Cached
 from runtime.hub.protocol import Fit, LocalModel, Machine, RemoteModel, Repo
-from runtime.hub.remote import Item, Listing
+from runtime.hub.remote import HubFile, Item, Listing
 from runtime.hub.sentences import HubError, explain
 from runtime.models.config import ModelConfig
 
@@ -137,13 +138,22 @@ def _remote(item: Item, mtp: bool, verdict: Fit, here: Machine) -> RemoteModel:
 
 
 def _here(item: Item) -> tuple[str, bool]:
-    """The path of the item in the cache, "" if it is not there; and whether only another version of it is."""
-    versions = [cached for cached in cache.files(item.repo) if cached.file == item.file]
-    wanted = item.parts[0].etag
-    for cached in versions:
-        if cached.etag == wanted or (not cached.etag and cached.path.stat().st_size == item.parts[0].size):
-            return str(cached.path), False
-    return "", bool(versions)
+    """The path of the item in the cache, "" unless all its parts are there; and whether another version of it is."""
+    snapshots: dict[str, dict[str, Cached]] = {}
+    for cached in cache.files(item.repo):
+        snapshots.setdefault(cached.commit, {})[cached.file] = cached
+    update = False
+    for files in snapshots.values():
+        same = [_same(files[part.path], part) for part in item.parts if part.path in files]
+        if same == [True] * len(item.parts):
+            return str(files[item.file].path), False
+        update = update or not all(same)
+    return "", update
+
+
+def _same(cached: Cached, file: HubFile) -> bool:
+    """Whether it is what the hub has, by its size where there are no links to tell."""
+    return cached.etag == file.etag or (not cached.etag and cached.path.stat().st_size == file.size)
 
 
 def catalogue() -> tuple[Repo, ...]:

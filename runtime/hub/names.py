@@ -13,9 +13,12 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})$")
 _QUANT = re.compile(
     r"(?<![A-Za-z0-9])((?:UD-)?(?:"
     r"I?Q\d_K(?:_(?:XXS|XS|S|M|L|XL))?|IQ\d_(?:XXS|XS|S|M|NL)|Q\d_\d(?:_\d_\d)?|TQ\d_\d"
-    r"|MXFP4(?:_MOE)?|NVFP4|BF16|F16|F32))(?![A-Za-z0-9])",
+    r"|IQ\d_(?:K[SLT]|KSS|BN)|Q8_KV|MXFP4(?:_MOE)?|NVFP4|BF16|F16|F32)(?:_R\d\d?)?)(?![A-Za-z0-9])",
     re.IGNORECASE,
 )
+# Types of other engines, ik_llama's above all, and of rows that lie interleaved.
+_FOREIGN = re.compile(r"NVFP4|IQ\d_K|IQ\d_BN|Q6_0|Q8_KV|.*_R\d|Q\d_\d_\d_\d")
+_FOR_OTHERS = "a format for other engines"
 _DYNAMIC = "; the layers that matter most keep more bits"
 # By the first part of the name, the longer before the shorter.
 _ABOUT = (
@@ -27,7 +30,6 @@ _ABOUT = (
     ("Q5", "a third of the original, very little loss"),
     ("IQ4", "a quarter of the original, little loss; as fast as its size, a little more work to unpack"),
     ("MXFP4", "a quarter of the original, little loss, fast"),
-    ("NVFP4", "a format for other engines"),
     ("Q4_K", "the usual choice: under a third of the original, little loss, fast"),
     ("Q4", "a quarter of the original, some loss, fast"),
     ("IQ3", "a fifth of the original, a loss that shows; for when nothing larger fits"),
@@ -73,6 +75,8 @@ def _kind(stem: str) -> Kind:
 
 def about(quant: str) -> str:
     """One clause on size, quality and speed."""
+    if not readable(quant):
+        return _FOR_OTHERS
     bare = quant.removeprefix("UD-")
     clause = next((text for start, text in _ABOUT if bare.startswith(start)), "")
     return clause + _DYNAMIC if clause and quant.startswith("UD-") else clause
@@ -80,4 +84,4 @@ def about(quant: str) -> str:
 
 def readable(quant: str) -> bool:
     """Whether files of this name hold types that qwenchat reads."""
-    return quant != "NVFP4"
+    return not _FOREIGN.match(quant.removeprefix("UD-"))

@@ -31,6 +31,8 @@ def explain(error: Exception, repo: str = "", file: str = "") -> HubError:
     """The sentence for whatever huggingface_hub, httpx2 or the system raises."""
     if isinstance(error, HubError):
         return error
+    if isinstance(error, UserError):
+        return HubError(str(error))
     endpoint = host(constants.ENDPOINT)
     if isinstance(error, errors.OfflineModeIsEnabled):
         return HubError(

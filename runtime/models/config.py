@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# What the native functions have room for (`kernels.cpu`); the family has 128 and 4.
+_MOST_HEAD_DIM, _MOST_TAPS = 1024, 17
+
 
 class ModelError(UserError):
     """A file that cannot be run as a model; one sentence for the user."""
@@ -37,6 +40,11 @@ class DeltaNetConfig:
     def __post_init__(self) -> None:
         if min(self.key_heads, self.value_heads, self.head_dim) < 1 or self.conv_kernel < 2:
             raise ModelError("The file's DeltaNet dimensions (ssm.*) are not positive numbers.")
+        if self.head_dim > _MOST_HEAD_DIM or self.conv_kernel > _MOST_TAPS:
+            raise ModelError(
+                f"The file has DeltaNet heads of {self.head_dim:,} dimensions and a convolution kernel of "
+                f"{self.conv_kernel:,}; at most {_MOST_HEAD_DIM:,} and {_MOST_TAPS} can be run."
+            )
         if self.value_heads % self.key_heads:
             raise ModelError(
                 f"The file has {self.value_heads} DeltaNet value heads for {self.key_heads} key heads; "

@@ -14,10 +14,11 @@ from kernels_cases import case_of, results
 
 from kernels.attention import attention
 from kernels.attention_q8 import attention_q8, quantize_rows
+from kernels.conv1d import causal_conv1d
 from kernels.cpu import isa
 from kernels.cpu.machine import Machine
 from kernels.cpu.replay import Replay
-from kernels.delta_rule import delta_resume
+from kernels.delta_rule import delta_chunk, delta_resume
 from kernels.norm import add_rms_norm, rms_norm
 from kernels.op import Case, Op, OpTable, random_tensors
 from kernels.residual import add
@@ -303,3 +304,25 @@ def test_workers_end_with_their_machine() -> None:
     del machine
     gc.collect()
     assert not any(worker.is_alive() for worker in workers)
+
+
+def test_sizes_that_native_functions_have_no_room_for_are_refused(machine: Machine) -> None:
+    randn, table = random_tensors(31), OpTable("cpu", machine)
+
+    def taps(width: int) -> tuple[torch.Tensor, ...]:
+        return randn(40, 16), randn(width - 1, 16), randn(16, width)
+
+    def rows(dim: int) -> tuple[torch.Tensor, ...]:
+        return randn(1, 1, dim), randn(1, 1, dim), randn(1, 1, dim), -randn(1, 1).abs(), randn(1, 1).sigmoid()
+
+    most = taps(17)
+    torch.testing.assert_close(table[causal_conv1d](*most)[0], causal_conv1d.reference(*most)[0])
+    with pytest.raises(ValueError, match="18 taps"):
+        table[causal_conv1d](*taps(18))
+    wide = *rows(1024), randn(1, 1024, 1024)
+    torch.testing.assert_close(table[delta_chunk](*wide)[0], delta_chunk.reference(*wide)[0], rtol=1e-3, atol=1e-4)
+    wider = *rows(1040), randn(1, 1040, 1040)
+    with pytest.raises(ValueError, match="1040 dimensions"):
+        table[delta_chunk](*wider)
+    with pytest.raises(ValueError, match="1040 dimensions"):
+        table[delta_resume](*wider, rows(1040)[1:], torch.tensor([1]), False)

@@ -112,6 +112,10 @@ def test_a_token_reads_some_experts_and_one_of_two_tables() -> None:
     assert read(**{"output.weight": 2000}) == 2000 + 30 + 7
 
 
-def test_speed_of_what_is_no_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["speed", "no-such.gguf"]) == 2
-    assert "no file" in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["speed", "memory"])
+def test_what_is_no_model_is_said(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert bench.main([name, "no-such.gguf"]) == 2
+    assert capsys.readouterr().err == "There is no file no-such.gguf.\n"
+    (tmp_path / "text.gguf").write_text("These are words, and no model.")
+    assert bench.main([name, str(tmp_path / "text.gguf")]) == 2
+    assert capsys.readouterr().err == "text.gguf is not a GGUF file.\n"

@@ -157,6 +157,12 @@ class TestBenchmark:
         with pytest.raises(WorkerError, match="RuntimeError: no memory"):
             bench_memory.peak([sys.executable, "-c", "raise RuntimeError('no memory')"])
 
+    def test_a_program_that_is_killed_is_told_by_the_signal(self) -> None:
+        with pytest.raises(WorkerError, match=r"ended by signal 9 \(Killed\), as happens when memory is short"):
+            bench_memory.peak([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+        with pytest.raises(WorkerError, match="ended with exit code 3"):
+            bench_memory.peak([sys.executable, "-c", "raise SystemExit(3)"])
+
     def test_it_takes_the_memory_that_a_full_context_takes(self) -> None:
         path = GOLDENS / "tiny-dense.gguf"
         state = bench_memory.fill(Load(str(path), 2 * BLOCK + 1, threads=1))

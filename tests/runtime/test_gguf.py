@@ -77,13 +77,22 @@ def test_strings_are_read_as_a_list_of_them_is(path: Path) -> None:
             read[beyond]
 
 
+def resident(path: Path) -> int:
+    """kB of a mapped file that are in this process's memory."""
+    _, _, rest = Path("/proc/self/smaps").read_text().partition(f"{path}\n")
+    return int(rest[rest.index("Rss:") :].split()[1])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_header_that_was_read_does_not_stay_in_memory(path: Path) -> None:
     many = key("many", ARRAY, array(STRING, 40_000, 40_000 * string("a" * 100)))
     with GGUFFile.open(written(path, Gguf(keys=(many,)))) as file:
-        _, _, rest = Path("/proc/self/smaps").read_text().partition(f"{path}\n")
-        assert int(rest[rest.index("Rss:") :].split()[1]) < 500  # kB
+        assert resident(path) < 500
         assert file.tensor("a").dequantize().tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert len(list(file.metadata["many"])) == 40_000  # as the tokenizer does, when the weights are loaded
+    assert resident(path) > 4000
+    file.let_go_headers()
+    assert resident(path) < 500
 
 
 def test_a_file_without_tensors_need_not_be_padded(path: Path) -> None:

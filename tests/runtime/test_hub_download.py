@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import socket
@@ -360,6 +361,15 @@ def test_the_same_twice_at_once_is_one_download(place: Place) -> None:
     assert "is downloading this already" in place.fetch().message
     first.pause()
     place.hub.faults.stall = None
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_without_locks_takes_files_too(place: Place, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert Path(place.fetch().path).read_bytes() == content()
 
 
 def test_pause_keeps_and_discard_deletes(place: Place) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hub_fixtures import FILE, REPO, Place, place
+from huggingface_hub import constants
 
-from runtime.hub import downloads, family, found, models, names, peek, remote, shell
+from runtime.errors import UserError
+from runtime.hub import cache, downloads, family, found, models, names, peek, remote, shell, transfer
 from runtime.hub.protocol import Machine
-from runtime.hub.sentences import HubError
+from runtime.hub.sentences import HubError, explain
 from runtime.models.config import ModelConfig
 from runtime.models.loading import check_model
 
@@ -62,6 +68,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_names(path: str, quant: str, kind: str, number: int, count: int) -> None:
     name = names.parse(path)
     assert (name.quant, name.kind, name.number, name.count) == (quant, kind, number, count)
+
+
+def test_types_of_other_engines_are_known_by_name() -> None:
+    for quant in ("IQ4_K", "IQ4_KS", "IQ4_KSS", "IQ2_KL", "IQ3_KT", "Q4_K_R4", "IQ4_K_R4", "IQ4_XS_R8", "Q8_0_R8",
+                  "Q4_K_S_R4", "BF16_R16", "Q6_0", "Q8_KV", "IQ1_BN", "NVFP4", "Q4_0_4_4"):  # fmt: skip
+        assert names.parse(f"Qwen3.5-4B-{quant}.gguf").quant == quant
+        assert not names.readable(quant) and "other engines" in names.about(quant)
+    for quant in ("Q4_K_S", "Q4_K_M", "Q3_K_XL", "Q2_K", "Q2_K_S", "Q6_K", "UD-Q4_K_XL", "UD-IQ2_XXS", "IQ4_XS",
+                  "IQ4_NL", "IQ3_M", "IQ1_S", "Q4_0", "Q5_1", "Q8_0", "TQ1_0", "MXFP4_MOE", "BF16", "F32"):  # fmt: skip
+        assert names.parse(f"Qwen3.5-4B-{quant}.gguf").quant == quant
+        assert names.readable(quant)
+    assert names.readable("")
 
 
 def test_every_usual_quantisation_is_explained() -> None:
@@ -155,6 +173,45 @@ def test_models_of_other_tools_are_found_and_used_in_place(
             assert model.fit is not None and model.fit.place == "cpu"
 
 
+def close(patch: pytest.MonkeyPatch, *folders: Path) -> None:
+    """Folders may not be entered from now on, as others' homes may not be: not even by root, who may run the tests."""
+
+    def refusing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(path, int) and not {*folders}.isdisjoint(Path(os.fsdecode(path)).parents):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return real(path, *args, **kwargs)
+
+        return guarded
+
+    for name in ("stat", "lstat", "scandir", "listdir"):
+        patch.setattr(os, name, refusing(getattr(os, name)))
+
+
+@pytest.mark.parametrize("cache_too", [False, True])
+def test_folders_that_may_not_be_entered_are_left_out(
+    place: Place, home: Path, around: models.Surroundings, monkeypatch: pytest.MonkeyPatch, cache_too: bool
+) -> None:
+    mine, theirs, ours = home / "mine", home / "theirs", home / "cache"
+    for folder in (mine, theirs / "models" / "manifests", ours / "hub", home / ".lmstudio"):
+        folder.mkdir(parents=True)
+    shutil.copy(DENSE, mine / "mine.gguf")
+    place.hub.put(REPO, FILE, DENSE.read_bytes())
+    cached = place.fetch().path
+    repo = place.cache.rename(ours / "hub") / "models--aa--first"
+    (repo / "snapshots").mkdir(parents=True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(ours / "hub"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(theirs / "models"))
+    (home / ".lmstudio" / "settings.json").write_text(json.dumps({"downloadsFolder": str(theirs / "models")}))
+
+    close(monkeypatch, theirs, ours if cache_too else repo)
+    seen = models.local(around, HERE, [str(theirs / "models"), str(mine)])
+    others = [] if cache_too else [cached.replace(str(place.cache), str(ours / "hub"))]
+    assert {model.path for model in seen} == {str(mine / "mine.gguf"), *others}
+    assert downloads.unfinished() == []
+    assert transfer.free(ours / "hub") > 0
+
+
 def test_a_folder_that_does_not_end_is_left(home: Path) -> None:
     (home / "ring").symlink_to(home, target_is_directory=True)
     assert found.everywhere([str(home)]) == []
@@ -182,6 +239,35 @@ def test_a_repository_of_another_family_is_refused_before_a_download(place: Plac
     place.hub.put(REPO, FILE, data)
     with pytest.raises(HubError, match="architecture qwen99; qwenchat runs qwen35"):
         models.listed(remote.listing(REPO), around, HERE)
+
+
+def test_a_model_in_parts_is_here_when_all_parts_are(
+    place: Place, around: models.Surroundings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (f"Big-Q8_0-0000{i}-of-00002.gguf" for i in (1, 2))
+    place.hub.put(REPO, first, DENSE.read_bytes())
+    place.hub.put(REPO, second, b"two")
+    path = place.fetch(file=first).path
+
+    def here() -> tuple[str, bool]:
+        listed = models.listed(remote.listing(REPO), around, HERE)
+        return next((model.local, model.update) for model in listed if model.file == first)
+
+    assert here() == (path, False)
+    cache.remove(Path(path).with_name(second))  # as an interrupted download of another tool leaves it
+    assert here() == ("", False)
+    assert shell.run(["get", REPO, "Q8_0"]) == 0
+    assert capsys.readouterr().out.strip() == path
+    assert Path(path).with_name(second).read_bytes() == b"two"
+    place.hub.put(REPO, second, b"another two")
+    assert here() == ("", True)
+
+
+def test_a_shape_that_cannot_be_run_is_said_as_it_is(place: Place, around: models.Surroundings) -> None:
+    place.hub.put(REPO, FILE, DENSE.read_bytes().replace(b"qwen35.block_count", b"qwen35.block_COUNT"))
+    with pytest.raises(UserError, match="lacks qwen35.block_count") as caught:
+        models.listed(remote.listing(REPO), around, HERE)
+    assert str(explain(caught.value, REPO)) == str(caught.value)
 
 
 @pytest.mark.parametrize(

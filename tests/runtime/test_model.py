@@ -313,6 +313,8 @@ class TestRefusals:
             ("ssm.time_step_rank", 3, "value heads"),
             ("ssm.inner_size", 96, "inner_size"),
             ("ssm.state_size", 0, "positive"),
+            ("ssm.state_size", 2048, "2,048 dimensions"),
+            ("ssm.conv_kernel", 18, "kernel of 18"),
             ("rope.dimension_count", 64, "rotates 64"),
             ("rope.dimension_count", 7, "even"),
             ("block_count", 1, "layer"),
