@@ -124,7 +124,8 @@ class Transfer:
         self._end = threading.Event()
         self._error: Exception | None = None
         self._whole = False  # the server gives no ranges
-        self._failures = 0
+        self._failures = 0  # in a row; connections that break at once are one
+        self._until = 0.0  # monotonic: when to try again after the last of them
 
     def run(self) -> None:
         """Afterwards the blob is there. Raises HubError, OSError, StoppedError; what has arrived is kept by then.
@@ -215,10 +216,11 @@ class Transfer:
                     range_ = self._ranges.take()
                 if range_ is None:
                     return
+                began = time.monotonic()
                 try:
                     self._fetch(range_)
                 except _AgainError as error:
-                    self._pause(str(error))
+                    self._pause(str(error), began)
                 finally:
                     range_.taken = False
         except Exception as error:
@@ -226,14 +228,18 @@ class Transfer:
                 self._error = self._error or error
             self._end.set()
 
-    def _pause(self, why: str) -> None:
+    def _pause(self, why: str, began: float) -> None:
+        """Wait for the next try, after one that began then. Raises HubError after too many failures in a row."""
         with self._lock:
-            self._failures += 1
-            failures = self._failures
+            now = time.monotonic()
+            if began >= self._until:  # a try from before is part of a failure that is counted
+                self._failures += 1
+                self._until = now + min(self._tuning.patience * 2 ** (self._failures - 1), _LONGEST_WAIT)
+            failures, seconds = max(self._failures, 1), self._until - now
         if failures >= self._tuning.tries:
             raise HubError(f"{why}, after {failures} tries. What has arrived is kept: resume when it is better.")
         self._watcher.say(f"{why}; trying again ({failures} of {self._tuning.tries - 1})")
-        self._end.wait(min(self._tuning.patience * 2 ** (failures - 1), _LONGEST_WAIT))
+        self._end.wait(max(seconds, 0.0))
 
     def _fetch(self, range_: Range) -> None:
         record, end = self._record, range_.end - 1

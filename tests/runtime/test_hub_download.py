@@ -8,9 +8,12 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
+import httpx2
 import pytest
 from hub_fixtures import FILE, QUICK, REPO, SECONDS, Place, content, place
 from hub_server import Faults
@@ -196,6 +199,28 @@ def test_trouble_of_the_server_is_waited_for(place: Place, status: int) -> None:
     download = place.fetch()
     assert download.state == "failed" and f"trouble ({status}), after 4 tries" in download.message
     assert any("trying again (1 of 3)" in told.message for told in place.told)
+
+
+def test_connections_that_break_at_once_have_used_up_one_try(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that is away for a while ends no download, however many connections it had."""
+    job = place.job(tuning=replace(QUICK, connections=4))
+    session, breaks = remote.session, [0]
+
+    def count() -> None:
+        breaks[0] += 1
+
+    together = threading.Barrier(4, count)
+
+    def broken() -> object:
+        if breaks[0] < QUICK.tries - 1:
+            together.wait(SECONDS)
+            raise httpx2.ConnectError("No route to host")
+        return session()
+
+    monkeypatch.setattr(remote, "session", broken)
+    job.start()
+    job.join(SECONDS)
+    assert (job.download.state, job.download.message, breaks) == ("done", "", [QUICK.tries - 1])
 
 
 def test_a_gated_repository_opens_with_the_right_token(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
