@@ -108,13 +108,16 @@ class Service:
 
     def _fetch(self, repo: str, file: str) -> Download:
         job = Job(downloads.find_item(repo, file), lambda download: self._emit(Progress(download)))
-        with self._lock:
-            known = self._jobs.get(job.download.key)
-            if known and known.is_alive():
-                return known.download
-            self._jobs[job.download.key] = job
-        job.start()
-        return job.download
+        while True:
+            with self._lock:
+                known = self._jobs.get(job.download.key)
+                if not (known and known.is_alive()):
+                    self._jobs[job.download.key] = job
+                    job.start()
+                    return job.download
+                if not known.stopped():
+                    return known.download
+            known.join()  # it is being paused
 
     def _discard(self, key: str) -> None:
         job = self._jobs.get(key)

@@ -11,8 +11,11 @@ import fcntl
 import hashlib
 import os
 import shutil
+import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -121,6 +124,8 @@ class Transfer:
         self._ranges = Ranges(record.size, record.left, tuning.smallest)
         self._partial, self._record_path = paths(record.repo, record.etag)
         self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._answering: dict[threading.Thread, httpx2.Response] = {}
         self._end = threading.Event()
         self._error: Exception | None = None
         self._whole = False  # the server gives no ranges
@@ -151,6 +156,11 @@ class Transfer:
     def _receive_whole(self) -> None:
         if self._ranges.done:
             self._watcher.say("The server cannot go on in the middle of a file: it starts over.")
+        for thread in self._threads:
+            while thread.is_alive():  # one whose answer is still to come would go on with the new beginning
+                if self._watcher.stopped():
+                    raise StoppedError
+                thread.join(0.05)
         self._whole, self._error = True, None
         self._end.clear()
         self._ranges.restart()
@@ -163,24 +173,32 @@ class Transfer:
                 self._ranges.restart()  # the bytes that the record tells of are not there
             os.ftruncate(self._fd, self._ranges.size)
             connections = 1 if self._whole else self._tuning.connections
-            threads = [threading.Thread(target=self._work, daemon=True) for _ in range(connections)]
-            for thread in threads:
+            self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(connections)]
+            for thread in self._threads:
                 thread.start()
             try:
-                self._supervise(threads)
+                self._supervise()
             finally:
-                self._end.set()
-                for thread in threads:
-                    thread.join()
+                self._hang_up()
                 self._save()
         finally:
             os.close(self._fd)
         if self._error is not None:
             raise self._error
 
-    def _supervise(self, threads: list[threading.Thread]) -> None:
+    def _hang_up(self) -> None:
+        """Nothing is written after this; connections of which no answer has come yet end when they will."""
+        with self._lock:
+            self._end.set()
+            answering = dict(self._answering)
+            for response in answering.values():
+                _shut(response)
+        for thread in answering:
+            thread.join()
+
+    def _supervise(self) -> None:
         saved = time.monotonic()
-        while any(thread.is_alive() for thread in threads):
+        while any(thread.is_alive() for thread in self._threads):
             self._end.wait(0.05)
             if self._error is not None:
                 return
@@ -231,14 +249,16 @@ class Transfer:
     def _pause(self, why: str, began: float) -> None:
         """Wait for the next try, after one that began then. Raises HubError after too many failures in a row."""
         with self._lock:
+            if self._end.is_set():
+                return  # and nothing more is said
             now = time.monotonic()
             if began >= self._until:  # a try from before is part of a failure that is counted
                 self._failures += 1
                 self._until = now + min(self._tuning.patience * 2 ** (self._failures - 1), _LONGEST_WAIT)
             failures, seconds = max(self._failures, 1), self._until - now
-        if failures >= self._tuning.tries:
-            raise HubError(f"{why}, after {failures} tries. What has arrived is kept: resume when it is better.")
-        self._watcher.say(f"{why}; trying again ({failures} of {self._tuning.tries - 1})")
+            if failures >= self._tuning.tries:
+                raise HubError(f"{why}, after {failures} tries. What has arrived is kept: resume when it is better.")
+            self._watcher.say(f"{why}; trying again ({failures} of {self._tuning.tries - 1})")
         self._end.wait(max(seconds, 0.0))
 
     def _fetch(self, range_: Range) -> None:
@@ -248,7 +268,12 @@ class Transfer:
         timeout = httpx2.Timeout(self._tuning.silence)
         host = sentences.host(url)
         try:
-            with remote.session().stream("GET", url, headers=headers, timeout=timeout) as response:
+            with (
+                remote.session().stream("GET", url, headers=headers, timeout=timeout) as response,
+                self._listening(response) as wanted,
+            ):
+                if not wanted:
+                    return
                 if response.status_code in _AGAIN:
                     raise _AgainError(f"{host} has trouble ({response.status_code})")
                 remote.check(response)
@@ -265,6 +290,20 @@ class Transfer:
                     range_.at = 0
         if range_.left and not self._end.is_set():
             raise _AgainError(f"{host} ended before all had come")
+
+    @contextmanager
+    def _listening(self, response: httpx2.Response) -> Iterator[bool]:
+        """Whether the answer is still wanted; `_hang_up` ends the wait for the rest of it."""
+        me = threading.current_thread()
+        with self._lock:
+            wanted = not self._end.is_set()
+            if wanted:
+                self._answering[me] = response
+        try:
+            yield wanted
+        finally:
+            with self._lock:
+                self._answering.pop(me, None)
 
     def _admit(self, response: httpx2.Response, range_: Range) -> None:
         """Whether the answer is what was asked for. Raises HubError, _NoRangesError."""
@@ -330,3 +369,10 @@ class Transfer:
                 f"What has arrived of {self._record.file} is damaged: its hash is not the one that "
                 f"{self._record.repo} names. It was deleted; try again."
             )
+
+
+def _shut(response: httpx2.Response) -> None:
+    """Wake whoever waits for more of an answer, which closing its connection would not."""
+    with suppress(OSError):
+        # not SSLSocket.shutdown, which takes the encryption from under the reader
+        socket.socket.shutdown(response.extensions["network_stream"].get_extra_info("socket"), socket.SHUT_RDWR)
