@@ -6,14 +6,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
-from runtime.hub import cache, remote, sentences, transfer
+from runtime.hub import cache, incomplete, remote, sentences, transfer
+from runtime.hub.incomplete import RECORD
 from runtime.hub.protocol import Download, State
 from runtime.hub.ranges import Record
 from runtime.hub.remote import HubFile, Item
 from runtime.hub.sentences import HubError
-from runtime.hub.transfer import RECORD, RESERVE, StoppedError, Transfer, Tuning
+from runtime.hub.transfer import RESERVE, StoppedError, Transfer, Tuning
 
 _TELL_SECONDS = 0.25
 _RATE_SECONDS = 10.0  # over which the speed is measured
@@ -42,7 +45,7 @@ def unfinished() -> list[Download]:
 
 
 def _state(records: Iterable[Record]) -> State:
-    if any(transfer.locked(record.repo, record.etag) for record in records):
+    if any(incomplete.held(record.repo, record.etag) for record in records):
         return "running"
     return "paused" if any(record.paused for record in records) else "waiting"
 
@@ -83,7 +86,7 @@ class Job(threading.Thread):
                 self._before += file.size
             paths = [cache.add(self._item.repo, self._item.commit, f.path, f.etag) for f in self._item.files]
             for file in self._item.files:
-                transfer.forget(self._item.repo, file.etag)
+                _forget(self._item.repo, file.etag)
             self._show(state="done", done=self._item.size, message="", path=str(paths[0]))
         except StoppedError:
             self._halt()
@@ -133,11 +136,10 @@ class Job(threading.Thread):
         for file in self._item.files:
             if cache.blob(self._item.repo, file.etag).exists():
                 continue
-            record = replace(self._resumed(file), paused=False)
-            needed += max(file.size - transfer.stored(self._item.repo, file.etag), 0)
-            path = transfer.paths(self._item.repo, file.etag)[1]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            record.write(path)
+            needed += max(file.size - incomplete.stored(self._item.repo, file.etag), 0)
+            with incomplete.holding(self._item.repo, file.etag) as mine:
+                if mine:
+                    replace(self._resumed(file), paused=False).write(self._record_of(file))
         free = transfer.free(cache.root())
         if needed and free < needed + RESERVE:
             self._forget_empty()
@@ -152,8 +154,11 @@ class Job(threading.Thread):
         """As far as it has come."""
         item = self._item
         new = Record(item.repo, item.commit, item.file, file.path, file.etag, file.size, ((0, file.size),))
-        known = Record.read(transfer.paths(item.repo, file.etag)[1])
+        known = Record.read(self._record_of(file))
         return replace(new, left=known.left) if known and known.size == file.size else new
+
+    def _record_of(self, file: HubFile) -> Path:
+        return incomplete.paths(self._item.repo, file.etag)[1]
 
     def _drop_older(self) -> str:
         """What has arrived of an earlier version of these files is of no use; a sentence if there was some."""
@@ -161,36 +166,38 @@ class Job(threading.Thread):
         dropped = False
         for record in _records(self._item.repo):
             if record.file in names and record.etag not in etags:
-                transfer.forget(record.repo, record.etag)
-                dropped = True
+                dropped = _forget(record.repo, record.etag) or dropped
         return "The file has changed on the hub since its download began: it starts over." if dropped else ""
 
     def _fetch(self, file: HubFile) -> None:
         self._past.clear()
-        if cache.blob(self._item.repo, file.etag).exists():
-            return
-        Transfer(self._resumed(file), self, self._tuning).run()
+        with incomplete.holding(self._item.repo, file.etag) as mine:
+            if cache.blob(self._item.repo, file.etag).exists():
+                return
+            if not mine:
+                raise HubError("Another window, or another program of yours, is downloading this already.")
+            Transfer(self._resumed(file), self, self._tuning).run()
 
     def _halt(self) -> None:
         if self._discarded:
             for file in self._item.files:
-                transfer.forget(self._item.repo, file.etag)
+                _forget(self._item.repo, file.etag)
             cache.tidy(cache.folder(self._item.repo))
             self._show(state="paused", done=0, message="discarded")
             return
         if self._paused:
             for file in self._item.files:
-                path = transfer.paths(self._item.repo, file.etag)[1]
-                if record := Record.read(path):
-                    replace(record, paused=True).write(path)
+                with incomplete.holding(self._item.repo, file.etag) as mine:
+                    if mine and (record := Record.read(self._record_of(file))):
+                        replace(record, paused=True).write(self._record_of(file))
         self._show(state="paused", message="", rate=None, seconds_left=None)
 
     def _forget_empty(self) -> None:
         """Nothing has arrived and nothing will: leave no trace."""
         for file in self._item.files:
-            record = Record.read(transfer.paths(self._item.repo, file.etag)[1])
+            record = Record.read(self._record_of(file))
             if record and not record.done:
-                transfer.forget(self._item.repo, file.etag)
+                _forget(self._item.repo, file.etag)
         cache.tidy(cache.folder(self._item.repo))
 
 
@@ -200,11 +207,22 @@ def _records(repo: str) -> Iterable[Record]:
             yield record
 
 
+def _forget(repo: str, etag: str) -> bool:
+    """Delete what has arrived of a file, unless somebody is fetching it: then False."""
+    with incomplete.holding(repo, etag) as mine:
+        if mine:
+            incomplete.delete(repo, etag)
+    return mine
+
+
 def discard(repo: str, item: str) -> None:
-    """Delete what has arrived of a download that does not run."""
-    for record in _records(repo):
-        if record.item == item:
-            transfer.forget(repo, record.etag)
+    """Delete what has arrived of a download. Raises HubError, and deletes nothing, if it runs."""
+    with ExitStack() as stack:
+        records = [record for record in _records(repo) if record.item == item]
+        if not all(stack.enter_context(incomplete.holding(repo, record.etag)) for record in records):
+            raise HubError("Another window, or another program of yours, is downloading this: cancel it there.")
+        for record in records:
+            incomplete.delete(repo, record.etag)
     cache.tidy(cache.folder(repo))
 
 

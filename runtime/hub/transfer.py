@@ -1,13 +1,11 @@
 """One file from the hub into the cache: in parallel ranges, from where it stopped, checked by its hash.
 
-The bytes go to `blobs/ETAG.qwenchat.incomplete`, the ranges that are to come to `blobs/ETAG.qwenchat.json`; bytes are
-on disk before the record says so. At the end the first becomes the blob; the second goes when
-snapshots show it, which is the caller's to do.
+Bytes are on disk before the record says so. At the end they become the blob; the record goes when snapshots show it,
+which is the caller's to do.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -22,11 +20,10 @@ from typing import Protocol
 
 import httpx2
 
-from runtime.hub import cache, remote, sentences
+from runtime.hub import cache, incomplete, remote, sentences
 from runtime.hub.ranges import SMALLEST, Range, Ranges, Record
 from runtime.hub.sentences import HubError
 
-PARTIAL, RECORD = ".qwenchat.incomplete", ".qwenchat.json"
 RESERVE = 512 << 20  # bytes of the disk that are left to others
 _SHA256 = 64  # hexadecimal digits
 _LONGEST_WAIT = 30.0  # seconds between two tries
@@ -73,44 +70,11 @@ class _NoRangesError(Exception):
     """The server sends the whole file whatever it is asked for."""
 
 
-def paths(repo: str, etag: str) -> tuple[Path, Path]:
-    """The bytes and the record of a file that is on its way."""
-    blob = cache.blob(repo, etag)
-    return blob.with_name(blob.name + PARTIAL), blob.with_name(blob.name + RECORD)
-
-
-def forget(repo: str, etag: str) -> None:
-    """Delete what has arrived of a file, and what a kill may have left beside it."""
-    partial, record = paths(repo, etag)
-    for path in (partial, record, record.with_name(record.name + ".tmp")):
-        path.unlink(missing_ok=True)
-
-
-def locked(repo: str, etag: str) -> bool:
-    """Whether a process is fetching the file."""
-    try:
-        with paths(repo, etag)[0].open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
 def free(folder: Path) -> int:
     """Bytes for us on the disk that holds a folder, which need not exist yet."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
-
-
-def stored(repo: str, etag: str) -> int:
-    """Bytes of disk that a file on its way takes already."""
-    try:
-        return paths(repo, etag)[0].stat().st_blocks * 512
-    except OSError:
-        return 0
 
 
 class Transfer:
@@ -122,7 +86,7 @@ class Transfer:
         self._watcher = watcher
         self._tuning = tuning
         self._ranges = Ranges(record.size, record.left, tuning.smallest)
-        self._partial, self._record_path = paths(record.repo, record.etag)
+        self._partial, self._record_path = incomplete.paths(record.repo, record.etag)
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._answering: dict[threading.Thread, httpx2.Response] = {}
@@ -133,25 +97,17 @@ class Transfer:
         self._until = 0.0  # monotonic: when to try again after the last of them
 
     def run(self) -> None:
-        """Afterwards the blob is there. Raises HubError, OSError, StoppedError; what has arrived is kept by then.
+        """Call it while `holding` the file; afterwards the blob is there.
 
-        But not if its hash is wrong: then it is deleted.
+        Raises HubError, OSError, StoppedError; what has arrived is kept by then. But not if its hash is wrong: then it
+        is deleted.
         """
-        blob = cache.blob(self._record.repo, self._record.etag)
-        blob.parent.mkdir(parents=True, exist_ok=True)
-        with self._partial.open("ab") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise HubError("Another window, or another program of yours, is downloading this already.") from error
-            if not blob.exists():
-                try:
-                    self._receive()
-                except _NoRangesError:
-                    self._receive_whole()
-                self._check()
-                self._partial.replace(blob)
-            self._partial.unlink(missing_ok=True)
+        try:
+            self._receive()
+        except _NoRangesError:
+            self._receive_whole()
+        self._check()
+        self._partial.replace(cache.blob(self._record.repo, self._record.etag))
 
     def _receive_whole(self) -> None:
         if self._ranges.done:
@@ -167,7 +123,7 @@ class Transfer:
         self._receive()
 
     def _receive(self) -> None:
-        self._fd = os.open(self._partial, os.O_RDWR)
+        self._fd = os.open(self._partial, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             if os.fstat(self._fd).st_size < max((at for at, _ in self._ranges.left), default=self._ranges.size):
                 self._ranges.restart()  # the bytes that the record tells of are not there
@@ -364,7 +320,7 @@ class Transfer:
                 done += len(chunk)
                 self._watcher.checking(done)
         if digest.hexdigest() != etag:
-            forget(self._record.repo, etag)
+            incomplete.delete(self._record.repo, etag)
             raise HubError(
                 f"What has arrived of {self._record.file} is damaged: its hash is not the one that "
                 f"{self._record.repo} names. It was deleted; try again."
