@@ -134,7 +134,7 @@ class Job(threading.Thread):
         message = self._drop_older()
         needed = 0
         for file in self._item.files:
-            if cache.blob(self._item.repo, file.etag).exists():
+            if self._arrived(file):
                 continue
             needed += max(file.size - incomplete.stored(self._item.repo, file.etag), 0)
             with incomplete.holding(self._item.repo, file.etag) as mine:
@@ -157,6 +157,9 @@ class Job(threading.Thread):
         known = Record.read(self._record_of(file))
         return replace(new, left=known.left) if known and known.size == file.size else new
 
+    def _arrived(self, file: HubFile) -> bool:
+        return cache.arrived(self._item.repo, self._item.commit, file.path, file.etag, file.size)
+
     def _record_of(self, file: HubFile) -> Path:
         return incomplete.paths(self._item.repo, file.etag)[1]
 
@@ -172,7 +175,7 @@ class Job(threading.Thread):
     def _fetch(self, file: HubFile) -> None:
         self._past.clear()
         with incomplete.holding(self._item.repo, file.etag) as mine:
-            if cache.blob(self._item.repo, file.etag).exists():
+            if self._arrived(file):
                 return
             if not mine:
                 raise HubError("Another window, or another program of yours, is downloading this already.")

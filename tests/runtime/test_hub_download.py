@@ -450,3 +450,40 @@ def test_bytes_that_another_snapshot_shows_stay(place: Place) -> None:
     assert first != second
     assert cache.remove(first) == 0
     assert second.read_bytes() == content()
+
+
+def no_links(monkeypatch: pytest.MonkeyPatch, number: int = errno.EPERM) -> None:
+    def refuse(path: Path, target: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+
+
+def test_a_file_system_without_links_holds_the_bytes_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_links(monkeypatch)
+    place.hub.put(REPO, "mtp-Qwen3.5-4B.gguf", b"side")
+    commit = f"{FOLDER}/snapshots/{place.hub.commit(REPO)}"
+    path = Path(place.fetch().path)
+    assert path.read_bytes() == content()
+    assert place.files() == {f"{commit}/{FILE}", f"{commit}/mtp-Qwen3.5-4B.gguf", f"{FOLDER}/refs/main"}
+    place.hub.requests.clear()
+    assert place.fetch().state == "done" and path.read_bytes() == content()
+    assert not [asked for _, asked, _ in place.hub.requests if "/resolve/" in asked]
+    path.write_bytes(b"cut off")
+    assert place.fetch().state == "done" and path.read_bytes() == content()
+    assert cache.remove(path) == 300_000
+    assert place.files() == {f"{commit}/mtp-Qwen3.5-4B.gguf", f"{FOLDER}/refs/main"}
+
+
+def test_a_disk_too_full_for_a_link_takes_no_bytes_from_another_snapshot(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Path(place.fetch().path)
+    place.hub.put(REPO, "README.md", b"a new commit")
+    with monkeypatch.context() as full:
+        no_links(full, errno.ENOSPC)
+        download = place.fetch()
+    assert download.state == "failed" and "is full. Make room" in download.message
+    assert first.read_bytes() == content() and [found.path for found in cache.files(REPO)] == [first]
+    second = Path(place.fetch().path)
+    assert second != first and second.read_bytes() == first.read_bytes() == content()
