@@ -36,7 +36,7 @@ def stored(repo: str, etag: str) -> int:
 def delete(repo: str, etag: str) -> None:
     """What has arrived of a file, and what a kill may have left beside it. Call it while `holding` the file."""
     partial, record = paths(repo, etag)
-    for path in (partial, record, record.with_name(record.name + ".tmp")):
+    for path in (partial, record.with_name(record.name + ".tmp"), record):
         path.unlink(missing_ok=True)
 
 

@@ -102,6 +102,7 @@ class Transfer:
         Raises HubError, OSError, StoppedError; what has arrived is kept by then. But not if its hash is wrong: then it
         is deleted.
         """
+        self._record.write(self._record_path)  # it tells others whose file it is
         try:
             self._receive()
         except _NoRangesError:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from hub_fixtures import FILE, QUICK, REPO, SECONDS, Place, place
+from hub_fixtures import FILE, QUICK, REPO, SECONDS, Place, content, place
 
 from runtime.hub import downloads, models, shell
 from runtime.hub.downloads import Job
@@ -99,3 +101,64 @@ def test_what_goes_on_while_it_is_being_paused_goes_on(place: Place, monkeypatch
     assert service._jobs[KEY] is not job
     service._jobs[KEY].join(SECONDS)
     assert isinstance(answers[-1], Progress) and answers[-1].download.state == "done"
+
+
+def test_parts_that_have_arrived_go_with_what_is_discarded(place: Place) -> None:
+    first, second = (f"Big-Q8_0-0000{i}-of-00002.gguf" for i in (1, 2))
+    place.hub.put(REPO, first, content(20_000))
+    place.hub.put(REPO, second, content(90_000, 2))
+    place.hub.faults.stall = 30_000
+    job = place.job(REPO, first, PATIENT)
+    job.start()
+    while job.download.done < 50_000:
+        assert job.is_alive()
+    job.discard()
+    job.join(SECONDS)
+    assert not place.files()
+
+
+OTHER, SIDECAR = "Qwen3.5-4B-Q8_0.gguf", "mtp-Qwen3.5-4B.gguf"
+
+
+def sharing(place: Place) -> tuple[Job, Job]:
+    """Two models with one sidecar, which the first fetches from a server that falls silent; the second waits for it."""
+    for file, data in ((FILE, content(20_000)), (OTHER, content(20_000, 2)), (SIDECAR, content(90_000, 3))):
+        place.hub.put(REPO, file, data)
+    place.hub.faults.stall = 30_000
+    first, second = place.job(tuning=PATIENT), place.job(REPO, OTHER, PATIENT)
+    first.start()
+    while first.download.done < 50_000:
+        assert first.is_alive()
+    second.start()
+    while "fetches it" not in second.download.message:
+        assert second.is_alive()
+    return first, second
+
+
+def test_a_sidecar_that_another_download_fetches_is_waited_for(place: Place) -> None:
+    first, second = sharing(place)
+    assert second.download.done >= 20_000
+    place.hub.faults.stall = None
+    place.hub.requests.clear()
+    first.pause()
+    second.join(SECONDS)
+    assert (second.download.state, second.download.message) == ("done", "")
+    assert Path(second.download.path).with_name(SIDECAR).read_bytes() == content(90_000, 3)
+    asked = [span for _, path, span in place.hub.requests if path.startswith("/lfs/")]
+    assert asked and "bytes=0-" not in " ".join(asked)  # from where the other has left it
+    assert [(left.file, left.state) for left in downloads.unfinished()] == [(FILE, "paused")]
+    assert place.fetch().state == "done" and not downloads.unfinished()
+
+
+def test_what_another_download_fetches_is_not_discarded_with_this_one(place: Place) -> None:
+    first, second = sharing(place)
+    second.discard()
+    second.join(SECONDS)
+    assert [(left.file, left.state) for left in downloads.unfinished()] == [(FILE, "running")]
+    assert not [name for name in place.files() if hashlib.sha256(content(20_000, 2)).hexdigest() in name]
+    first.pause()
+    first.join(SECONDS)
+    [left] = downloads.unfinished()
+    assert (left.state, left.done) == ("paused", first.download.done) and left.done >= 50_000
+    downloads.discard(REPO, FILE)
+    assert not place.files()
