@@ -20,6 +20,7 @@ from runtime.hub.protocol import (
     Answer,
     Browse,
     Discard,
+    Discarded,
     Download,
     Fetch,
     Files,
@@ -99,7 +100,8 @@ class Hub:
         await self._send(Pause(key))
 
     async def discard(self, key: str) -> None:
-        await self._send(Discard(key))
+        """Unless it is downloaded by another program, which the error tells."""
+        await self._ask(Discard(next(self._numbers), key), Discarded)
         self.downloads.pop(key, None)
 
     async def close(self) -> None:
@@ -115,7 +117,7 @@ class Hub:
         return [each for each in self.downloads.values() if each.state in ("running", "waiting", "checking")]
 
     async def _ask(self, request: Request, kind: type[A]) -> A:
-        assert not isinstance(request, Pause | Discard)
+        assert not isinstance(request, Pause)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._open[request.id] = future
         try:

@@ -78,24 +78,47 @@ def _age(path: Path) -> float:
         return 0.0
 
 
+def arrived(repo: str, commit: str, file: str, etag: str, size: int) -> bool:
+    """Whether all bytes of a file are there: as a blob, or in the snapshot, where a file system has no links."""
+    pointer = _pointer(repo, commit, file)
+    return blob(repo, etag).exists() or (
+        pointer.is_file() and not pointer.is_symlink() and pointer.stat().st_size == size
+    )
+
+
+def _pointer(repo: str, commit: str, file: str) -> Path:
+    return folder(repo) / "snapshots" / commit / file
+
+
 def add(repo: str, commit: str, file: str, etag: str) -> Path:
     """Show a blob as the file of a snapshot, and that snapshot as the newest. Raises OSError."""
-    pointer = folder(repo) / "snapshots" / commit / file
+    pointer, bytes_ = _pointer(repo, commit, file), blob(repo, etag)
     pointer.parent.mkdir(parents=True, exist_ok=True)
-    target = os.path.relpath(blob(repo, etag), pointer.parent)
-    temporary = pointer.with_name(f"{pointer.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        temporary.symlink_to(target)
-        temporary.replace(pointer)
-    except OSError:  # a file system without links
-        temporary.unlink(missing_ok=True)
-        shutil.copyfile(blob(repo, etag), pointer)
+    if bytes_.exists() or not pointer.exists():
+        _show(bytes_, pointer)
     ref = folder(repo) / "refs" / "main"
     ref.parent.mkdir(parents=True, exist_ok=True)
     temporary = ref.with_name(f"main.{uuid.uuid4().hex[:8]}.tmp")
     temporary.write_text(commit)
     temporary.replace(ref)
     return pointer
+
+
+def _show(bytes_: Path, pointer: Path) -> None:
+    temporary = pointer.with_name(f"{pointer.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        temporary.symlink_to(os.path.relpath(bytes_, pointer.parent))
+        temporary.replace(pointer)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        if shown(bytes_.parent.parent, bytes_):
+            raise  # there are links here, but no room for one more
+        bytes_.replace(pointer)  # a file system without links: a copy would take the room twice
+
+
+def shown(home: Path, bytes_: Path) -> bool:
+    """Whether a snapshot of a repository's folder has a link to these bytes."""
+    return any(path.is_symlink() and _leads(path, bytes_) for path in (home / "snapshots").rglob("*"))
 
 
 def remove(path: Path) -> int:
@@ -112,8 +135,7 @@ def remove(path: Path) -> int:
     freed = 0 if bytes_.is_symlink() or not bytes_.exists() else bytes_.stat().st_size
     path.unlink()
     if linked:
-        others = [other for other in (home / "snapshots").rglob("*") if other.is_symlink() and _leads(other, bytes_)]
-        if others:
+        if shown(home, bytes_):
             freed = 0
         else:
             bytes_.unlink(missing_ok=True)

@@ -6,17 +6,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
-from runtime.hub import cache, remote, sentences, transfer
+from runtime.hub import cache, incomplete, remote, sentences, transfer
+from runtime.hub.incomplete import RECORD
 from runtime.hub.protocol import Download, State
 from runtime.hub.ranges import Record
 from runtime.hub.remote import HubFile, Item
 from runtime.hub.sentences import HubError
-from runtime.hub.transfer import RECORD, RESERVE, StoppedError, Transfer, Tuning
+from runtime.hub.transfer import RESERVE, StoppedError, Transfer, Tuning
 
 _TELL_SECONDS = 0.25
 _RATE_SECONDS = 10.0  # over which the speed is measured
+_POLL_SECONDS = 0.1  # between two looks at a file that somebody else fetches
+_DOUBTS = 5  # of these
 
 
 def unfinished() -> list[Download]:
@@ -42,7 +47,7 @@ def unfinished() -> list[Download]:
 
 
 def _state(records: Iterable[Record]) -> State:
-    if any(transfer.locked(record.repo, record.etag) for record in records):
+    if any(incomplete.held(record.repo, record.etag) for record in records):
         return "running"
     return "paused" if any(record.paused for record in records) else "waiting"
 
@@ -83,7 +88,7 @@ class Job(threading.Thread):
                 self._before += file.size
             paths = [cache.add(self._item.repo, self._item.commit, f.path, f.etag) for f in self._item.files]
             for file in self._item.files:
-                transfer.forget(self._item.repo, file.etag)
+                _forget(self._new(file))
             self._show(state="done", done=self._item.size, message="", path=str(paths[0]))
         except StoppedError:
             self._halt()
@@ -131,13 +136,12 @@ class Job(threading.Thread):
         message = self._drop_older()
         needed = 0
         for file in self._item.files:
-            if cache.blob(self._item.repo, file.etag).exists():
+            if self._arrived(file):
                 continue
-            record = replace(self._resumed(file), paused=False)
-            needed += max(file.size - transfer.stored(self._item.repo, file.etag), 0)
-            path = transfer.paths(self._item.repo, file.etag)[1]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            record.write(path)
+            needed += max(file.size - incomplete.stored(self._item.repo, file.etag), 0)
+            with incomplete.holding(self._item.repo, file.etag) as mine:
+                if mine:
+                    replace(self._resumed(file), paused=False).write(self._record_of(file))
         free = transfer.free(cache.root())
         if needed and free < needed + RESERVE:
             self._forget_empty()
@@ -148,12 +152,20 @@ class Job(threading.Thread):
             )
         return message
 
+    def _new(self, file: HubFile) -> Record:
+        item = self._item
+        return Record(item.repo, item.commit, item.file, file.path, file.etag, file.size, ((0, file.size),))
+
     def _resumed(self, file: HubFile) -> Record:
         """As far as it has come."""
-        item = self._item
-        new = Record(item.repo, item.commit, item.file, file.path, file.etag, file.size, ((0, file.size),))
-        known = Record.read(transfer.paths(item.repo, file.etag)[1])
+        new, known = self._new(file), Record.read(self._record_of(file))
         return replace(new, left=known.left) if known and known.size == file.size else new
+
+    def _arrived(self, file: HubFile) -> bool:
+        return cache.arrived(self._item.repo, self._item.commit, file.path, file.etag, file.size)
+
+    def _record_of(self, file: HubFile) -> Path:
+        return incomplete.paths(self._item.repo, file.etag)[1]
 
     def _drop_older(self) -> str:
         """What has arrived of an earlier version of these files is of no use; a sentence if there was some."""
@@ -161,50 +173,88 @@ class Job(threading.Thread):
         dropped = False
         for record in _records(self._item.repo):
             if record.file in names and record.etag not in etags:
-                transfer.forget(record.repo, record.etag)
-                dropped = True
+                dropped = _forget(record) or dropped
         return "The file has changed on the hub since its download began: it starts over." if dropped else ""
 
     def _fetch(self, file: HubFile) -> None:
         self._past.clear()
-        if cache.blob(self._item.repo, file.etag).exists():
-            return
-        Transfer(self._resumed(file), self, self._tuning).run()
+        ours = 0
+        while not self._arrived(file):
+            with incomplete.holding(self._item.repo, file.etag) as mine:
+                if mine:
+                    if not self._arrived(file):
+                        Transfer(self._resumed(file), self, self._tuning).run()
+                    return
+            record = Record.read(self._record_of(file))
+            # Whoever has just begun may not have written yet whose file it is.
+            ours = ours + 1 if record and record.item == self._item.file else 0
+            if ours > _DOUBTS:
+                raise HubError("Another window, or another program of yours, is downloading this already.")
+            if not ours:
+                self.say(f"Waiting for {file.path} (the download of another model fetches it)")
+            self.progress(record.done if record else 0)
+            if self._ending.wait(_POLL_SECONDS):
+                raise StoppedError
 
     def _halt(self) -> None:
         if self._discarded:
-            for file in self._item.files:
-                transfer.forget(self._item.repo, file.etag)
+            for record in _records(self._item.repo, self._item.file):
+                _forget(record)
             cache.tidy(cache.folder(self._item.repo))
             self._show(state="paused", done=0, message="discarded")
             return
         if self._paused:
-            for file in self._item.files:
-                path = transfer.paths(self._item.repo, file.etag)[1]
-                if record := Record.read(path):
-                    replace(record, paused=True).write(path)
+            for record in _records(self._item.repo, self._item.file):
+                with incomplete.holding(record.repo, record.etag) as mine:
+                    if mine and (now := _again(record)):
+                        replace(now, paused=True).write(incomplete.paths(record.repo, record.etag)[1])
         self._show(state="paused", message="", rate=None, seconds_left=None)
 
     def _forget_empty(self) -> None:
         """Nothing has arrived and nothing will: leave no trace."""
-        for file in self._item.files:
-            record = Record.read(transfer.paths(self._item.repo, file.etag)[1])
-            if record and not record.done:
-                transfer.forget(self._item.repo, file.etag)
+        for record in _records(self._item.repo, self._item.file):
+            if not record.done:
+                _forget(record)
         cache.tidy(cache.folder(self._item.repo))
 
 
-def _records(repo: str) -> Iterable[Record]:
+def _records(repo: str, item: str | None = None) -> Iterable[Record]:
+    """Of all files that are on their way, or those of one item; a file of several is whose download had it last."""
     for path in (cache.folder(repo) / "blobs").glob(f"*{RECORD}"):
-        if record := Record.read(path):
+        if (record := Record.read(path)) and item in (None, record.item):
             yield record
 
 
+def _again(record: Record) -> Record | None:
+    """As it is now on disk, unless another download has had the file since."""
+    now = Record.read(incomplete.paths(record.repo, record.etag)[1])
+    return now if now and now.item == record.item else None
+
+
+def _forget(record: Record) -> bool:
+    """Delete what has arrived of a file, unless another download has or has had it: then False."""
+    with incomplete.holding(record.repo, record.etag) as mine:
+        forgotten = mine and _again(record) is not None
+        if forgotten:
+            _delete(record)
+    return forgotten
+
+
+def _delete(record: Record) -> None:
+    incomplete.delete(record.repo, record.etag)
+    blob = cache.blob(record.repo, record.etag)
+    if not cache.shown(cache.folder(record.repo), blob):  # of a model whose other files have not arrived
+        blob.unlink(missing_ok=True)
+
+
 def discard(repo: str, item: str) -> None:
-    """Delete what has arrived of a download that does not run."""
-    for record in _records(repo):
-        if record.item == item:
-            transfer.forget(repo, record.etag)
+    """Delete what has arrived of a download. Raises HubError, and deletes nothing, if it runs."""
+    with ExitStack() as stack:
+        records = list(_records(repo, item))
+        if not all(stack.enter_context(incomplete.holding(repo, record.etag)) for record in records):
+            raise HubError("Another window, or another program of yours, is downloading this: cancel it there.")
+        for record in filter(_again, records):
+            _delete(record)
     cache.tidy(cache.folder(repo))
 
 

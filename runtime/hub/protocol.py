@@ -188,8 +188,9 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """End a download and delete what has arrived."""
+    """End a download and delete what has arrived: one `Discarded`."""
 
+    id: int
     key: str
 
 
@@ -231,6 +232,11 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Discarded:
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Removed:
     id: int
     freed: int  # bytes
@@ -248,12 +254,14 @@ class Progress:
 
 
 Request = Look | Browse | List | Advise | Updates | Fetch | Pause | Discard | Remove
-Answer = Here | Repos | Files | Started | Removed | Refused | Progress
+Answer = Here | Repos | Files | Started | Discarded | Removed | Refused | Progress
 
 _REQUESTS: dict[str, type[Any]] = {
     c.__name__: c for c in (Look, Browse, List, Advise, Updates, Fetch, Pause, Discard, Remove)
 }
-_ANSWERS: dict[str, type[Any]] = {c.__name__: c for c in (Here, Repos, Files, Started, Removed, Refused, Progress)}
+_ANSWERS: dict[str, type[Any]] = {
+    c.__name__: c for c in (Here, Repos, Files, Started, Discarded, Removed, Refused, Progress)
+}
 
 
 def decode_request(line: bytes | str) -> Request:

@@ -18,6 +18,7 @@ from runtime.hub.protocol import (
     Answer,
     Browse,
     Discard,
+    Discarded,
     Download,
     Fetch,
     Files,
@@ -58,8 +59,6 @@ class Service:
             case Pause(key):
                 if job := self._jobs.get(key):
                     job.pause()
-            case Discard(key):
-                self._discard(key)
             case _:
                 self._pool.submit(self._answer, request)
 
@@ -71,7 +70,7 @@ class Service:
             job.join(_LEAVE_SECONDS)
 
     def _answer(self, request: Request) -> None:
-        assert not isinstance(request, Pause | Discard)
+        assert not isinstance(request, Pause)
         try:
             self._emit(self._work(request))
         except Exception as error:
@@ -97,6 +96,9 @@ class Service:
                 return Files(id, models.updates(around, around.machine()))
             case Fetch(id, repo, file):
                 return Started(id, self._fetch(repo, file))
+            case Discard(id, key):
+                self._discard(key)
+                return Discarded(id)
             case Remove(id, path):
                 return Removed(id, models.remove(path))
             case _:
@@ -108,19 +110,22 @@ class Service:
 
     def _fetch(self, repo: str, file: str) -> Download:
         job = Job(downloads.find_item(repo, file), lambda download: self._emit(Progress(download)))
-        with self._lock:
-            known = self._jobs.get(job.download.key)
-            if known and known.is_alive():
-                return known.download
-            self._jobs[job.download.key] = job
-        job.start()
-        return job.download
+        while True:
+            with self._lock:
+                known = self._jobs.get(job.download.key)
+                if not (known and known.is_alive()):
+                    self._jobs[job.download.key] = job
+                    job.start()
+                    return job.download
+                if not known.stopped():
+                    return known.download
+            known.join()  # it is being paused
 
     def _discard(self, key: str) -> None:
         job = self._jobs.get(key)
         if job and job.is_alive():
             job.discard()
-            return
+            job.join()
         for left in downloads.unfinished():
             if left.key == key:
                 downloads.discard(left.repo, left.file)

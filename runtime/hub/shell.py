@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(work=work)
         return command
 
-    add("list", _list, "the models that are here, and downloads that have stopped")
+    add("list", _list, "the models that are here, and downloads that run or have stopped")
     add("advise", _advise, "what suits this machine, the best first")
     search = add("search", _search, "repositories of the hub; without words, those worth knowing")
     search.add_argument("words", nargs="*", metavar="WORD")
@@ -81,8 +81,9 @@ def _list(found: argparse.Namespace, around: models.Surroundings) -> None:
     for model in here:
         _say(*_local_lines(model))
     for download in left:
-        _say(f"{_size(download.total)}  {_percent(download)}, stopped  {download.key}")
-    if left:
+        state = {"running": "downloading", "waiting": "stopped"}.get(download.state, download.state)
+        _say(f"{_size(download.total)}  {_percent(download)}, {state}  {download.key}")
+    if any(download.state != "running" for download in left):
         print("`qwenchat models get OWNER/NAME FILE` goes on with a download that has stopped.", file=sys.stderr)
     if not here and not left:
         print("There are no models here yet; `qwenchat models advise` says which suit this machine.", file=sys.stderr)

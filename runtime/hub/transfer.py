@@ -1,29 +1,29 @@
 """One file from the hub into the cache: in parallel ranges, from where it stopped, checked by its hash.
 
-The bytes go to `blobs/ETAG.qwenchat.incomplete`, the ranges that are to come to `blobs/ETAG.qwenchat.json`; bytes are
-on disk before the record says so. At the end the first becomes the blob; the second goes when
-snapshots show it, which is the caller's to do.
+Bytes are on disk before the record says so. At the end they become the blob; the record goes when snapshots show it,
+which is the caller's to do.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
+import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import httpx2
 
-from runtime.hub import cache, remote, sentences
+from runtime.hub import cache, incomplete, remote, sentences
 from runtime.hub.ranges import SMALLEST, Range, Ranges, Record
 from runtime.hub.sentences import HubError
 
-PARTIAL, RECORD = ".qwenchat.incomplete", ".qwenchat.json"
 RESERVE = 512 << 20  # bytes of the disk that are left to others
 _SHA256 = 64  # hexadecimal digits
 _LONGEST_WAIT = 30.0  # seconds between two tries
@@ -70,44 +70,11 @@ class _NoRangesError(Exception):
     """The server sends the whole file whatever it is asked for."""
 
 
-def paths(repo: str, etag: str) -> tuple[Path, Path]:
-    """The bytes and the record of a file that is on its way."""
-    blob = cache.blob(repo, etag)
-    return blob.with_name(blob.name + PARTIAL), blob.with_name(blob.name + RECORD)
-
-
-def forget(repo: str, etag: str) -> None:
-    """Delete what has arrived of a file, and what a kill may have left beside it."""
-    partial, record = paths(repo, etag)
-    for path in (partial, record, record.with_name(record.name + ".tmp")):
-        path.unlink(missing_ok=True)
-
-
-def locked(repo: str, etag: str) -> bool:
-    """Whether a process is fetching the file."""
-    try:
-        with paths(repo, etag)[0].open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
 def free(folder: Path) -> int:
     """Bytes for us on the disk that holds a folder, which need not exist yet."""
     while not os.path.exists(folder):  # noqa: PTH110 (raises nothing)
         folder = folder.parent
     return shutil.disk_usage(folder).free
-
-
-def stored(repo: str, etag: str) -> int:
-    """Bytes of disk that a file on its way takes already."""
-    try:
-        return paths(repo, etag)[0].stat().st_blocks * 512
-    except OSError:
-        return 0
 
 
 class Transfer:
@@ -119,69 +86,76 @@ class Transfer:
         self._watcher = watcher
         self._tuning = tuning
         self._ranges = Ranges(record.size, record.left, tuning.smallest)
-        self._partial, self._record_path = paths(record.repo, record.etag)
+        self._partial, self._record_path = incomplete.paths(record.repo, record.etag)
         self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._answering: dict[threading.Thread, httpx2.Response] = {}
         self._end = threading.Event()
         self._error: Exception | None = None
         self._whole = False  # the server gives no ranges
-        self._failures = 0
+        self._failures = 0  # in a row; connections that break at once are one
+        self._until = 0.0  # monotonic: when to try again after the last of them
 
     def run(self) -> None:
-        """Afterwards the blob is there. Raises HubError, OSError, StoppedError; what has arrived is kept by then.
+        """Call it while `holding` the file; afterwards the blob is there.
 
-        But not if its hash is wrong: then it is deleted.
+        Raises HubError, OSError, StoppedError; what has arrived is kept by then. But not if its hash is wrong: then it
+        is deleted.
         """
-        blob = cache.blob(self._record.repo, self._record.etag)
-        blob.parent.mkdir(parents=True, exist_ok=True)
-        with self._partial.open("ab") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise HubError("Another window, or another program of yours, is downloading this already.") from error
-            except OSError:
-                pass  # a file system without locks: then nothing tells of the others
-            if not blob.exists():
-                try:
-                    self._receive()
-                except _NoRangesError:
-                    self._receive_whole()
-                self._check()
-                self._partial.replace(blob)
-            self._partial.unlink(missing_ok=True)
+        self._record.write(self._record_path)  # it tells others whose file it is
+        try:
+            self._receive()
+        except _NoRangesError:
+            self._receive_whole()
+        self._check()
+        self._partial.replace(cache.blob(self._record.repo, self._record.etag))
 
     def _receive_whole(self) -> None:
         if self._ranges.done:
             self._watcher.say("The server cannot go on in the middle of a file: it starts over.")
+        for thread in self._threads:
+            while thread.is_alive():  # one whose answer is still to come would go on with the new beginning
+                if self._watcher.stopped():
+                    raise StoppedError
+                thread.join(0.05)
         self._whole, self._error = True, None
         self._end.clear()
         self._ranges.restart()
         self._receive()
 
     def _receive(self) -> None:
-        self._fd = os.open(self._partial, os.O_RDWR)
+        self._fd = os.open(self._partial, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             if os.fstat(self._fd).st_size < max((at for at, _ in self._ranges.left), default=self._ranges.size):
                 self._ranges.restart()  # the bytes that the record tells of are not there
             os.ftruncate(self._fd, self._ranges.size)
             connections = 1 if self._whole else self._tuning.connections
-            threads = [threading.Thread(target=self._work, daemon=True) for _ in range(connections)]
-            for thread in threads:
+            self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(connections)]
+            for thread in self._threads:
                 thread.start()
             try:
-                self._supervise(threads)
+                self._supervise()
             finally:
-                self._end.set()
-                for thread in threads:
-                    thread.join()
+                self._hang_up()
                 self._save()
         finally:
             os.close(self._fd)
         if self._error is not None:
             raise self._error
 
-    def _supervise(self, threads: list[threading.Thread]) -> None:
+    def _hang_up(self) -> None:
+        """Nothing is written after this; connections of which no answer has come yet end when they will."""
+        with self._lock:
+            self._end.set()
+            answering = dict(self._answering)
+            for response in answering.values():
+                _shut(response)
+        for thread in answering:
+            thread.join()
+
+    def _supervise(self) -> None:
         saved = time.monotonic()
-        while any(thread.is_alive() for thread in threads):
+        while any(thread.is_alive() for thread in self._threads):
             self._end.wait(0.05)
             if self._error is not None:
                 return
@@ -217,10 +191,11 @@ class Transfer:
                     range_ = self._ranges.take()
                 if range_ is None:
                     return
+                began = time.monotonic()
                 try:
                     self._fetch(range_)
                 except _AgainError as error:
-                    self._pause(str(error))
+                    self._pause(str(error), began)
                 finally:
                     range_.taken = False
         except Exception as error:
@@ -228,14 +203,20 @@ class Transfer:
                 self._error = self._error or error
             self._end.set()
 
-    def _pause(self, why: str) -> None:
+    def _pause(self, why: str, began: float) -> None:
+        """Wait for the next try, after one that began then. Raises HubError after too many failures in a row."""
         with self._lock:
-            self._failures += 1
-            failures = self._failures
-        if failures >= self._tuning.tries:
-            raise HubError(f"{why}, after {failures} tries. What has arrived is kept: resume when it is better.")
-        self._watcher.say(f"{why}; trying again ({failures} of {self._tuning.tries - 1})")
-        self._end.wait(min(self._tuning.patience * 2 ** (failures - 1), _LONGEST_WAIT))
+            if self._end.is_set():
+                return  # and nothing more is said
+            now = time.monotonic()
+            if began >= self._until:  # a try from before is part of a failure that is counted
+                self._failures += 1
+                self._until = now + min(self._tuning.patience * 2 ** (self._failures - 1), _LONGEST_WAIT)
+            failures, seconds = max(self._failures, 1), self._until - now
+            if failures >= self._tuning.tries:
+                raise HubError(f"{why}, after {failures} tries. What has arrived is kept: resume when it is better.")
+            self._watcher.say(f"{why}; trying again ({failures} of {self._tuning.tries - 1})")
+        self._end.wait(max(seconds, 0.0))
 
     def _fetch(self, range_: Range) -> None:
         record, end = self._record, range_.end - 1
@@ -244,7 +225,12 @@ class Transfer:
         timeout = httpx2.Timeout(self._tuning.silence)
         host = sentences.host(url)
         try:
-            with remote.session().stream("GET", url, headers=headers, timeout=timeout) as response:
+            with (
+                remote.session().stream("GET", url, headers=headers, timeout=timeout) as response,
+                self._listening(response) as wanted,
+            ):
+                if not wanted:
+                    return
                 if response.status_code in _AGAIN:
                     raise _AgainError(f"{host} has trouble ({response.status_code})")
                 remote.check(response)
@@ -261,6 +247,20 @@ class Transfer:
                     range_.at = 0
         if range_.left and not self._end.is_set():
             raise _AgainError(f"{host} ended before all had come")
+
+    @contextmanager
+    def _listening(self, response: httpx2.Response) -> Iterator[bool]:
+        """Whether the answer is still wanted; `_hang_up` ends the wait for the rest of it."""
+        me = threading.current_thread()
+        with self._lock:
+            wanted = not self._end.is_set()
+            if wanted:
+                self._answering[me] = response
+        try:
+            yield wanted
+        finally:
+            with self._lock:
+                self._answering.pop(me, None)
 
     def _admit(self, response: httpx2.Response, range_: Range) -> None:
         """Whether the answer is what was asked for. Raises HubError, _NoRangesError."""
@@ -321,8 +321,15 @@ class Transfer:
                 done += len(chunk)
                 self._watcher.checking(done)
         if digest.hexdigest() != etag:
-            forget(self._record.repo, etag)
+            incomplete.delete(self._record.repo, etag)
             raise HubError(
                 f"What has arrived of {self._record.file} is damaged: its hash is not the one that "
                 f"{self._record.repo} names. It was deleted; try again."
             )
+
+
+def _shut(response: httpx2.Response) -> None:
+    """Wake whoever waits for more of an answer, which closing its connection would not."""
+    with suppress(OSError):
+        # not SSLSocket.shutdown, which takes the encryption from under the reader
+        socket.socket.shutdown(response.extensions["network_stream"].get_extra_info("socket"), socket.SHUT_RDWR)

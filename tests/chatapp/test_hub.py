@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from hub_server import serving
 
 from chatapp.hub import Hub, HubError, has_unfinished
 from runtime.hub.protocol import Download
+from runtime.hub.ranges import Record
 
 REPO, FILE = "maker/some-GGUF", "some-Q8_0.gguf"
 GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -74,3 +76,18 @@ async def test_a_process_that_dies_is_started_again_and_its_download_goes_on(
         assert Path((await until("done")).path).read_bytes() == data  # noqa: ASYNC240
         assert not has_unfinished()
         await hub.close()
+
+
+async def test_what_another_program_downloads_is_not_cancelled_here(tmp_path: Path) -> None:
+    blob = tmp_path / "hf/hub/models--maker--some-GGUF/blobs" / ("e" * 64)
+    blob.parent.mkdir(parents=True)
+    record = Record(REPO, "c" * 40, FILE, FILE, blob.name, 100, ((0, 100),))
+    record.write(blob.with_name(f"{blob.name}.qwenchat.json"))
+    with blob.with_name(f"{blob.name}.qwenchat.incomplete").open("ab") as partial:
+        fcntl.flock(partial, fcntl.LOCK_EX)
+        hub = Hub()
+        with pytest.raises(HubError, match="cancel it there"):
+            await asyncio.wait_for(hub.discard(f"{REPO}/{FILE}"), SECONDS)
+    await hub.discard(f"{REPO}/{FILE}")
+    assert not has_unfinished()
+    await hub.close()

@@ -9,9 +9,12 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
+import httpx2
 import pytest
 from hub_fixtures import FILE, QUICK, REPO, SECONDS, Place, content, place
 from hub_server import Faults
@@ -197,6 +200,28 @@ def test_trouble_of_the_server_is_waited_for(place: Place, status: int) -> None:
     download = place.fetch()
     assert download.state == "failed" and f"trouble ({status}), after 4 tries" in download.message
     assert any("trying again (1 of 3)" in told.message for told in place.told)
+
+
+def test_connections_that_break_at_once_have_used_up_one_try(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that is away for a while ends no download, however many connections it had."""
+    job = place.job(tuning=replace(QUICK, connections=4))
+    session, breaks = remote.session, [0]
+
+    def count() -> None:
+        breaks[0] += 1
+
+    together = threading.Barrier(4, count)
+
+    def broken() -> object:
+        if breaks[0] < QUICK.tries - 1:
+            together.wait(SECONDS)
+            raise httpx2.ConnectError("No route to host")
+        return session()
+
+    monkeypatch.setattr(remote, "session", broken)
+    job.start()
+    job.join(SECONDS)
+    assert (job.download.state, job.download.message, breaks) == ("done", "", [QUICK.tries - 1])
 
 
 def test_a_gated_repository_opens_with_the_right_token(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,3 +460,40 @@ def test_bytes_that_another_snapshot_shows_stay(place: Place) -> None:
     assert first != second
     assert cache.remove(first) == 0
     assert second.read_bytes() == content()
+
+
+def no_links(monkeypatch: pytest.MonkeyPatch, number: int = errno.EPERM) -> None:
+    def refuse(path: Path, target: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+
+
+def test_a_file_system_without_links_holds_the_bytes_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_links(monkeypatch)
+    place.hub.put(REPO, "mtp-Qwen3.5-4B.gguf", b"side")
+    commit = f"{FOLDER}/snapshots/{place.hub.commit(REPO)}"
+    path = Path(place.fetch().path)
+    assert path.read_bytes() == content()
+    assert place.files() == {f"{commit}/{FILE}", f"{commit}/mtp-Qwen3.5-4B.gguf", f"{FOLDER}/refs/main"}
+    place.hub.requests.clear()
+    assert place.fetch().state == "done" and path.read_bytes() == content()
+    assert not [asked for _, asked, _ in place.hub.requests if "/resolve/" in asked]
+    path.write_bytes(b"cut off")
+    assert place.fetch().state == "done" and path.read_bytes() == content()
+    assert cache.remove(path) == 300_000
+    assert place.files() == {f"{commit}/mtp-Qwen3.5-4B.gguf", f"{FOLDER}/refs/main"}
+
+
+def test_a_disk_too_full_for_a_link_takes_no_bytes_from_another_snapshot(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Path(place.fetch().path)
+    place.hub.put(REPO, "README.md", b"a new commit")
+    with monkeypatch.context() as full:
+        no_links(full, errno.ENOSPC)
+        download = place.fetch()
+    assert download.state == "failed" and "is full. Make room" in download.message
+    assert first.read_bytes() == content() and [found.path for found in cache.files(REPO)] == [first]
+    second = Path(place.fetch().path)
+    assert second != first and second.read_bytes() == first.read_bytes() == content()
