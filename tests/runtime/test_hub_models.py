@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hub_fixtures import FILE, REPO, Place, place
+from rewrite import rewrite
 
 from runtime.hub import downloads, family, found, models, names, peek, remote, shell
 from runtime.hub.protocol import Machine
@@ -153,6 +154,20 @@ def test_models_of_other_tools_are_found_and_used_in_place(
         if not model.problem:
             check_model(path)  # what is shown opens where it is
             assert model.fit is not None and model.fit.place == "cpu"
+
+
+def test_a_file_with_odd_metadata_is_listed_with_what_is_wrong_and_hides_no_other(
+    tmp_path: Path, home: Path, around: models.Surroundings
+) -> None:
+    shutil.copy(DENSE, tmp_path / "good-Q8_0.gguf")
+    sections = "qwen35.rope.dimension_sections"
+    without = rewrite(DENSE, tmp_path / "without", metadata={sections: None})
+    rewrite(without, tmp_path / "text-Q8_0.gguf", metadata={sections: ["x", "y", "z"]})
+    rewrite(DENSE, tmp_path / "none-Q8_0.gguf", metadata={"qwen35.embedding_length": 0})
+    seen = {Path(model.path).name: model for model in models.local(around, HERE, [str(tmp_path)])}
+    assert seen["good-Q8_0.gguf"].fit
+    assert "dimension_sections" in seen["text-Q8_0.gguf"].problem
+    assert "embedding_length is 0" in seen["none-Q8_0.gguf"].problem
 
 
 def test_a_folder_that_does_not_end_is_left(home: Path) -> None:
