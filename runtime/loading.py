@@ -24,8 +24,8 @@ from runtime.errors import UserError
 from runtime.fingerprint import fingerprint
 from runtime.kv_cache import kv_type
 from runtime.machine import gpu_kernels
-from runtime.models.config import ModelError
-from runtime.models.loading import LoadedModel, load_model
+from runtime.models.config import ModelConfig, ModelError
+from runtime.models.loading import LoadedModel, check_model, load_model
 from runtime.pool import StatePool
 from runtime.protocol import Load, ModelInfo, Sampling
 from runtime.sampling import SamplingParams
@@ -39,6 +39,12 @@ _STATES_SHARE = 4  # conversations' states may take a fourth of the memory
 _SNAPSHOT_BUDGET = 16_000_000_000  # bytes
 
 
+def check(command: Load) -> None:
+    """Raises what `open_chat_model` would raise for a command or a file that is none, without reading weights."""
+    _check_context(command)
+    check_model(command.path)
+
+
 def open_chat_model(
     command: Load,
     progress: Callable[[int, int], None],
@@ -49,6 +55,7 @@ def open_chat_model(
 
     `ahead`: memory for packed weights, where it is there already.
     """
+    _check_context(command)
     torch.set_num_threads(command.threads or default_threads())
     loaded, instead = _load(command, progress, notify, ahead)
     metadata, config = loaded.metadata, loaded.model.config
@@ -60,7 +67,7 @@ def open_chat_model(
         )
     by_mode = presets.presets(metadata)
     thinking_default = presets.thinking_by_default(metadata)
-    context_length = _context_length(command.context_length, config.trained_context)
+    context_length = min(command.context_length or DEFAULT_CONTEXT, config.trained_context)
     new_state = partial(loaded.model.new_state, kv_type(command.kv_type, loaded.model.ops.column))
     memory_budget = _physical_memory() // _STATES_SHARE if command.memory_budget is None else command.memory_budget
     pool = StatePool(new_state, memory_budget, _snapshots(command, loaded, new_state, notify))
@@ -86,7 +93,7 @@ def open_chat_model(
     )
     loaded.gguf.let_go_headers()  # which the tokenizer has read
     trim()
-    return chat, info, [*instead, *loaded.notices, *_slower(command.ops, loaded.model.ops)]
+    return chat, info, [*instead, *loaded.notices, *_shorter(command, config), *_slower(command.ops, loaded.model.ops)]
 
 
 def _load(
@@ -121,6 +128,19 @@ def _compile(command: Load, table: OpTable, notify: Callable[[str], None]) -> No
         compile_needed(command.path, table.card, kv_type(command.kv_type, table.column), notify)
 
 
+def _check_context(command: Load) -> None:
+    if command.context_length is not None and command.context_length < 1:
+        raise ModelError(f"A context has at least 1 token, not {command.context_length:,}.")
+
+
+def _shorter(command: Load, config: ModelConfig) -> list[str]:
+    """A sentence if the context is not what was asked for: that may have been for another model."""
+    wanted, trained = command.context_length, config.trained_context
+    if wanted is None or wanted <= trained:
+        return []
+    return [f"The context is {trained:,} tokens, for which this model was trained, in place of {wanted:,}."]
+
+
 def _slower(asked: str, ops: OpTable) -> list[str]:
     """A sentence if operations run otherwise than was asked for."""
     if asked != "triton":
@@ -148,14 +168,6 @@ def _snapshots(
         return None  # a file that can be mapped but no longer read: it has other things to worry about
     budget = _SNAPSHOT_BUDGET if command.snapshot_budget is None else command.snapshot_budget
     return SnapshotStore(Path(command.snapshots), key, new, loaded.model.config.hidden, budget, notify)
-
-
-def _context_length(wanted: int | None, trained: int) -> int:
-    if wanted is None:
-        return min(trained, DEFAULT_CONTEXT)
-    if not 1 <= wanted <= trained:
-        raise ModelError(f"The context can be 1 to {trained:,} tokens for this model, not {wanted:,}.")
-    return wanted
 
 
 def _name(loaded: LoadedModel, metadata: dict[str, Any]) -> str:
