@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from kernels.cpu.memory import trim
 from kernels.cpu.pages import Ahead
 from kernels.op import Column, OpTable, op_table
 from kernels.table import OPS
-from runtime import presets
+from runtime import machine, presets
 from runtime.cache import SequenceState
 from runtime.chat_template import ChatTemplate
 from runtime.cores import default_threads
@@ -23,9 +22,9 @@ from runtime.engine import Engine
 from runtime.errors import UserError
 from runtime.fingerprint import fingerprint
 from runtime.kv_cache import kv_type
-from runtime.machine import gpu_kernels
 from runtime.models.config import ModelConfig, ModelError
 from runtime.models.loading import LoadedModel, check_model, load_model
+from runtime.models.spread import Spread
 from runtime.pool import StatePool
 from runtime.protocol import Load, ModelInfo, Sampling
 from runtime.sampling import SamplingParams
@@ -35,7 +34,8 @@ from runtime.trust import wrong_ops
 from runtime.turn import ChatModel
 
 DEFAULT_CONTEXT = 32_768  # tokens; more is the user's choice, since it costs memory
-_STATES_SHARE = 4  # conversations' states may take a fourth of the memory
+_STATES_SHARE = 4  # conversations' states may take a fourth of the memory, or half of what is free if that is less
+_LEAST_STATES = 256 << 20  # bytes; a conversation goes on whatever it takes, so less would save little
 _SNAPSHOT_BUDGET = 16_000_000_000  # bytes
 
 
@@ -69,7 +69,9 @@ def open_chat_model(
     thinking_default = presets.thinking_by_default(metadata)
     context_length = min(command.context_length or DEFAULT_CONTEXT, config.trained_context)
     new_state = partial(loaded.model.new_state, kv_type(command.kv_type, loaded.model.ops.column))
-    memory_budget = _physical_memory() // _STATES_SHARE if command.memory_budget is None else command.memory_budget
+    memory_budget = command.memory_budget
+    if memory_budget is None:
+        memory_budget = states_budget(loaded.model.spread, config.layers)
     pool = StatePool(new_state, memory_budget, _snapshots(command, loaded, new_state, notify))
     chat = ChatModel(
         Engine(loaded.model, context_length, pool),
@@ -102,7 +104,7 @@ def _load(
     """On the GPU if there is one, unless something else is asked for; where that fails, without it, and told."""
     rest = progress, command.threads, command.draft_vocabulary
     auto = command.ops == "auto"
-    column: Column = "triton" if auto and gpu_kernels() and torch.cuda.is_available() else "cpu"
+    column: Column = "triton" if auto and machine.gpu_kernels() and torch.cuda.is_available() else "cpu"
     if command.ops != "auto":
         column = command.ops
     try:
@@ -170,6 +172,22 @@ def _snapshots(
     return SnapshotStore(Path(command.snapshots), key, new, loaded.model.config.hidden, budget, notify)
 
 
+def states_budget(spread: Spread, layers: int) -> int:
+    """Bytes that the states may take, so that there is room for work where they lie: asked once the model is there."""
+    places = [id(spread.layer(index)) for index in range(layers)]
+    tables = {id(table): table for table in map(spread.layer, range(layers))}
+    rooms = [_room(table) * layers // places.count(place) for place, table in tables.items()]
+    return max(min(rooms), _LEAST_STATES)
+
+
+def _room(table: OpTable) -> int:
+    free = table.card.free() if table.card else None
+    if free is not None:
+        return free // 2
+    total, available = machine.memory()
+    return min(total // _STATES_SHARE, available // 2)
+
+
 def _name(loaded: LoadedModel, metadata: dict[str, Any]) -> str:
     name = metadata.get("general.name")
     return name if isinstance(name, str) and name.strip() else loaded.gguf.path.stem
@@ -184,7 +202,3 @@ def _shown(params: SamplingParams) -> Sampling:
         presence_penalty=params.presence_penalty,
         repetition_penalty=params.repetition_penalty,
     )
-
-
-def _physical_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +23,7 @@ from runtime import fit
 from runtime.cores import default_threads
 from runtime.errors import UserError
 from runtime.gguf import GGUFFile
-from runtime.machine import native_functions
+from runtime.machine import memory, native_functions
 from runtime.models.config import ModelConfig, ModelError
 from runtime.models.qwen35 import Qwen35
 from runtime.models.spread import Spread
@@ -250,8 +249,4 @@ _NO_MTP = "This file names a drafting (MTP) block but does not hold one; replies
 def _fits_unpacked(gguf: GGUFFile) -> bool:
     """Whether the weights in fp32 leave half of the free memory to everything else."""
     weights = sum(4 * math.prod(info.shape) for info in gguf.tensors.values())
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # not on macOS
-        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return weights < free // 2
+    return weights < memory()[1] // 2
