@@ -113,7 +113,12 @@ def _load(
             _compile(command, table, notify)
             if auto and (wrong := wrong_ops(table)):
                 raise RuntimeError(f"it gets {', '.join(wrong)} wrong")
-        return load_model(command.path, column, *rest, wrong=wrong_ops if auto else None, ahead=ahead), []
+        kv = kv_type(command.kv_type, column)
+        wrong_on = wrong_ops if auto else None
+        loaded = load_model(
+            command.path, column, *rest, wrong=wrong_on, ahead=ahead, context=command.context_length, kv=kv
+        )
+        return loaded, []
     except Exception as error:  # of the card: its memory, its driver, or a kernel that does not compile for it
         if isinstance(error, UserError) or column != "triton" or not torch.cuda.is_available():
             raise
