@@ -90,7 +90,11 @@ class Settings:
     memory_budget: float | None = field(
         default=None,
         metadata=_about(
-            "GB of memory for the states of conversations.", 0, 100_000, unset="a quarter of the memory", when="load"
+            "GB of memory for the states of conversations.",
+            0,
+            100_000,
+            unset="a quarter of the memory at most",
+            when="load",
         ),
     )
     snapshot_budget: float | None = field(

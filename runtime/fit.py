@@ -70,8 +70,7 @@ def read(path: Path) -> tuple[ModelConfig, int]:
 
 def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "auto") -> Need:
     """What the model takes with a conversation of `context` tokens."""
-    per_head = config.head_dim + 4 if kv_type == "q8" else (4 if kv_type == "f32" else 2) * config.head_dim
-    per_layer = 2 * config.kv_heads * per_head * (-(-context // BLOCK) * BLOCK)
+    per_layer = layer_kv(config, context, kv_type)
     delta = config.delta
     deltas = config.layers - config.attention_layers
     window = 4 * (delta.conv_kernel - 1) * delta.conv_channels
@@ -88,6 +87,12 @@ def memory(config: ModelConfig, file_bytes: int, context: int, kv_type: str = "a
         steps=matrices + 2 * deltas * (window + 8 * ROWS * (delta.conv_channels + delta.value_heads)),
         work=rows * work(config),
     )
+
+
+def layer_kv(config: ModelConfig, context: int, kv_type: str = "auto") -> int:
+    """Bytes of keys and values of an attention layer."""
+    per_head = config.head_dim + 4 if kv_type == "q8" else (4 if kv_type == "f32" else 2) * config.head_dim
+    return 2 * config.kv_heads * per_head * (-(-context // BLOCK) * BLOCK)
 
 
 def work(config: ModelConfig) -> int:

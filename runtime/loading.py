@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from kernels.cpu.memory import trim
 from kernels.cpu.pages import Ahead
 from kernels.op import Column, OpTable, op_table
 from kernels.table import OPS
-from runtime import presets
+from runtime import machine, presets
 from runtime.cache import SequenceState
 from runtime.chat_template import ChatTemplate
 from runtime.cores import default_threads
@@ -23,9 +22,9 @@ from runtime.engine import Engine
 from runtime.errors import UserError
 from runtime.fingerprint import fingerprint
 from runtime.kv_cache import kv_type
-from runtime.machine import gpu_kernels
-from runtime.models.config import ModelError
-from runtime.models.loading import LoadedModel, load_model
+from runtime.models.config import ModelConfig, ModelError
+from runtime.models.loading import LoadedModel, check_model, load_model
+from runtime.models.spread import Spread
 from runtime.pool import StatePool
 from runtime.protocol import Load, ModelInfo, Sampling
 from runtime.sampling import SamplingParams
@@ -35,8 +34,15 @@ from runtime.trust import wrong_ops
 from runtime.turn import ChatModel
 
 DEFAULT_CONTEXT = 32_768  # tokens; more is the user's choice, since it costs memory
-_STATES_SHARE = 4  # conversations' states may take a fourth of the memory
+_STATES_SHARE = 4  # conversations' states may take a fourth of the memory, or half of what is free if that is less
+_LEAST_STATES = 256 << 20  # bytes; a conversation goes on whatever it takes, so less would save little
 _SNAPSHOT_BUDGET = 16_000_000_000  # bytes
+
+
+def check(command: Load) -> None:
+    """Raises what `open_chat_model` would raise for a command or a file that is none, without reading weights."""
+    _check_context(command)
+    check_model(command.path)
 
 
 def open_chat_model(
@@ -49,6 +55,7 @@ def open_chat_model(
 
     `ahead`: memory for packed weights, where it is there already.
     """
+    _check_context(command)
     torch.set_num_threads(command.threads or default_threads())
     loaded, instead = _load(command, progress, notify, ahead)
     metadata, config = loaded.metadata, loaded.model.config
@@ -60,9 +67,11 @@ def open_chat_model(
         )
     by_mode = presets.presets(metadata)
     thinking_default = presets.thinking_by_default(metadata)
-    context_length = _context_length(command.context_length, config.trained_context)
+    context_length = min(command.context_length or DEFAULT_CONTEXT, config.trained_context)
     new_state = partial(loaded.model.new_state, kv_type(command.kv_type, loaded.model.ops.column))
-    memory_budget = _physical_memory() // _STATES_SHARE if command.memory_budget is None else command.memory_budget
+    memory_budget = command.memory_budget
+    if memory_budget is None:
+        memory_budget = states_budget(loaded.model.spread, config.layers)
     pool = StatePool(new_state, memory_budget, _snapshots(command, loaded, new_state, notify))
     chat = ChatModel(
         Engine(loaded.model, context_length, pool),
@@ -86,7 +95,7 @@ def open_chat_model(
     )
     loaded.gguf.let_go_headers()  # which the tokenizer has read
     trim()
-    return chat, info, [*instead, *loaded.notices, *_slower(command.ops, loaded.model.ops)]
+    return chat, info, [*instead, *loaded.notices, *_shorter(command, config), *_slower(command.ops, loaded.model.ops)]
 
 
 def _load(
@@ -95,7 +104,7 @@ def _load(
     """On the GPU if there is one, unless something else is asked for; where that fails, without it, and told."""
     rest = progress, command.threads, command.draft_vocabulary
     auto = command.ops == "auto"
-    column: Column = "triton" if auto and gpu_kernels() and torch.cuda.is_available() else "cpu"
+    column: Column = "triton" if auto and machine.gpu_kernels() and torch.cuda.is_available() else "cpu"
     if command.ops != "auto":
         column = command.ops
     try:
@@ -104,7 +113,12 @@ def _load(
             _compile(command, table, notify)
             if auto and (wrong := wrong_ops(table)):
                 raise RuntimeError(f"it gets {', '.join(wrong)} wrong")
-        return load_model(command.path, column, *rest, wrong=wrong_ops if auto else None, ahead=ahead), []
+        kv = kv_type(command.kv_type, column)
+        wrong_on = wrong_ops if auto else None
+        loaded = load_model(
+            command.path, column, *rest, wrong=wrong_on, ahead=ahead, context=command.context_length, kv=kv
+        )
+        return loaded, []
     except Exception as error:  # of the card: its memory, its driver, or a kernel that does not compile for it
         if isinstance(error, UserError) or column != "triton" or not torch.cuda.is_available():
             raise
@@ -119,6 +133,19 @@ def _compile(command: Load, table: OpTable, notify: Callable[[str], None]) -> No
         from runtime.compiling import compile_needed  # which takes Triton's compiler in
 
         compile_needed(command.path, table.card, kv_type(command.kv_type, table.column), notify)
+
+
+def _check_context(command: Load) -> None:
+    if command.context_length is not None and command.context_length < 1:
+        raise ModelError(f"A context has at least 1 token, not {command.context_length:,}.")
+
+
+def _shorter(command: Load, config: ModelConfig) -> list[str]:
+    """A sentence if the context is not what was asked for: that may have been for another model."""
+    wanted, trained = command.context_length, config.trained_context
+    if wanted is None or wanted <= trained:
+        return []
+    return [f"The context is {trained:,} tokens, for which this model was trained, in place of {wanted:,}."]
 
 
 def _slower(asked: str, ops: OpTable) -> list[str]:
@@ -150,12 +177,20 @@ def _snapshots(
     return SnapshotStore(Path(command.snapshots), key, new, loaded.model.config.hidden, budget, notify)
 
 
-def _context_length(wanted: int | None, trained: int) -> int:
-    if wanted is None:
-        return min(trained, DEFAULT_CONTEXT)
-    if not 1 <= wanted <= trained:
-        raise ModelError(f"The context can be 1 to {trained:,} tokens for this model, not {wanted:,}.")
-    return wanted
+def states_budget(spread: Spread, layers: int) -> int:
+    """Bytes that the states may take, so that there is room for work where they lie: asked once the model is there."""
+    places = [id(spread.layer(index)) for index in range(layers)]
+    tables = {id(table): table for table in map(spread.layer, range(layers))}
+    rooms = [_room(table) * layers // places.count(place) for place, table in tables.items()]
+    return max(min(rooms), _LEAST_STATES)
+
+
+def _room(table: OpTable) -> int:
+    free = table.card.free() if table.card else None
+    if free is not None:
+        return free // 2
+    total, available = machine.memory()
+    return min(total // _STATES_SHARE, available // 2)
 
 
 def _name(loaded: LoadedModel, metadata: dict[str, Any]) -> str:
@@ -172,7 +207,3 @@ def _shown(params: SamplingParams) -> Sampling:
         presence_penalty=params.presence_penalty,
         repetition_penalty=params.repetition_penalty,
     )
-
-
-def _physical_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -20,6 +20,7 @@ from runtime.cores import default_threads
 from runtime.hub.protocol import Gpu
 
 _BLOCK = 128 << 20  # bytes for each thread: more than any cache holds
+_GROUPS = Path("/sys/fs/cgroup")
 _NEW = 30 * 86400  # seconds for which a measured bandwidth holds
 
 
@@ -31,7 +32,7 @@ def native_functions() -> Path:
 def memory() -> tuple[int, int]:
     """Bytes of memory that this process may have, and those that are free or can be made so."""
     total, available = _meminfo() if sys.platform == "linux" else _sysctl()
-    for limit, used in _groups():
+    for limit, used in _limits():
         total, available = min(total, limit), min(available, limit - used)
     return total, max(available, 0)
 
@@ -48,17 +49,27 @@ def _sysctl() -> tuple[int, int]:
     return pages * size, pages * size * 2 // 3
 
 
-def _groups() -> list[tuple[int, int]]:
-    """The limits of control groups, such as a container's, with what is used of each."""
+def _limits() -> list[tuple[int, int]]:
+    """Of control groups, such as a container's, with what is used of each and does not give way."""
     found = []
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    for limit, used, stat, kept in (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
     ):
         with suppress(OSError, ValueError):
-            folder = Path("/sys/fs/cgroup")
-            found.append((int((folder / limit).read_text()), int((folder / used).read_text())))
+            most, taken = (int((_GROUPS / name).read_text()) for name in (limit, used))
+            found.append((most, taken - _entry(_GROUPS / stat, kept)))
     return found
+
+
+def _entry(stat: Path, name: str) -> int:
+    """Of a group's list of what its memory is used for; 0 if it is not there."""
+    with suppress(OSError, ValueError):
+        for line in stat.read_text().splitlines():
+            key, _, value = line.partition(" ")
+            if key == name:
+                return int(value)
+    return 0
 
 
 def cpu() -> str:

@@ -104,8 +104,8 @@ def layer_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def sizes(tensors: Mapping[str, int], config: ModelConfig, context: int, kv_row: int, work: int) -> Sizes:
-    """From the bytes of a file's tensors; `kv_row`: of a token in one attention layer."""
+def sizes(tensors: Mapping[str, int], config: ModelConfig, kv: int, work: int) -> Sizes:
+    """From the bytes of a file's tensors; `kv`: of an attention layer, in a conversation that fills the context."""
     delta, count = config.delta, config.layers + config.mtp_layers
     state = _COPIES * 4 * delta.value_heads * delta.head_dim**2
     weights, experts, head = [0] * count, [0] * count, 0
@@ -116,8 +116,7 @@ def sizes(tensors: Mapping[str, int], config: ModelConfig, context: int, kv_row:
         elif index < count:
             part = experts if "_exps." in name else weights
             part[index] += size
-    states = [state if recurrent else context * kv_row for recurrent in config.recurrent]
-    states += [context * kv_row] * config.mtp_layers
+    states = [state if recurrent else kv for recurrent in config.recurrent] + [kv] * config.mtp_layers
     layers = map(LayerSize, weights, experts, states)
     return Sizes(tuple(layers), tensors.get("token_embd.weight", 0), head, work)
 

@@ -94,7 +94,8 @@ class ChatModel:
         if command.aside:
             return
         message = reply.message()
-        self._unsettled = replace(command, messages=asked), message
+        if reply.prompt.done == reply.prompt.total:  # else it was stopped, and to settle would be to read on
+            self._unsettled = replace(command, messages=asked), message
         self._unfinished.pop(command.conversation_id, None)
         if reply.reason in ("cancelled", "length") and reply.ids:
             self._unfinished[command.conversation_id] = _Unfinished(message, prompt, tuple(reply.ids), thinking)

@@ -133,11 +133,10 @@ class Worker:
         ahead = bring_in(command) if self._chat is None else None
         if command.ops != "triton":
             lean_torch.load()
-        from runtime.loading import open_chat_model
-        from runtime.models.loading import check_model
+        from runtime.loading import check, open_chat_model
 
         if self._chat is not None:
-            check_model(command.path)  # before the old model goes
+            check(command)  # before the old model goes
         self._leave()
         self._chat = None  # the old model's memory is free before the new one needs it
         last = -1

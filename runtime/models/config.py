@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
+Number = TypeVar("Number", int, float)
+
+_MOST_LAYERS = 1024  # ten times as many as any model of the family has
 
 # What the native functions have room for (`kernels.cpu`); the family has 128 and 4.
 _MOST_HEAD_DIM, _MOST_TAPS = 1024, 17
@@ -123,11 +127,6 @@ class ModelConfig:
     mtp_layers: int
 
     def __post_init__(self) -> None:
-        if self.layers < 1 or self.mtp_layers not in (0, 1):
-            raise ModelError(
-                f"The file names {self.layers} layers and {self.mtp_layers} MTP blocks; "
-                "at least one layer and at most one MTP block can be run."
-            )
         if len(self.recurrent) != self.layers:
             raise ModelError(f"The file tells the kind of {len(self.recurrent)} layers, but has {self.layers}.")
         if self.heads < 1 or self.kv_heads < 1 or self.heads % self.kv_heads:
@@ -153,21 +152,26 @@ class ModelConfig:
         keys = _Keys(metadata, architecture + ".")
         mtp_layers = keys.get("nextn_predict_layers", int, 0)
         layers = keys.get("block_count", int) - mtp_layers
+        if not 1 <= layers <= _MOST_LAYERS or mtp_layers not in (0, 1):
+            raise ModelError(
+                f"The file names {layers} layers and {mtp_layers} MTP blocks; "
+                f"1 to {_MOST_LAYERS:,} layers and at most one MTP block can be run."
+            )
         moe = architecture.endswith("moe")
         head_dim = keys.get("attention.key_length", int)
         if keys.get("attention.value_length", int, head_dim) != head_dim:
             raise ModelError("The file has attention keys and values of different length, which this family has not.")
         return cls(
             architecture=architecture,
-            hidden=keys.get("embedding_length", int),
+            hidden=keys.positive("embedding_length", int),
             layers=layers,
             recurrent=_recurrent_layers(keys, layers),
-            ff=0 if moe else keys.get("feed_forward_length", int),
+            ff=0 if moe else keys.positive("feed_forward_length", int),
             heads=keys.per_layer("attention.head_count"),
             kv_heads=keys.per_layer("attention.head_count_kv"),
             head_dim=head_dim,
-            eps=keys.get("attention.layer_norm_rms_epsilon", float),
-            trained_context=keys.get("context_length", int),
+            eps=keys.positive("attention.layer_norm_rms_epsilon", float),
+            trained_context=keys.positive("context_length", int),
             rope=_rope(keys, head_dim),
             delta=_delta(keys),
             moe=_moe(keys) if moe else None,
@@ -192,23 +196,28 @@ class _Keys:
             raise ModelError(f"The file's {self.prefix}{key} is {value!r:.60}, not of type {kind.__name__}.")
         return value
 
-    def optional(self, key: str, kind: type[T]) -> T | None:
-        return self.get(key, kind) if self.prefix + key in self.metadata else None
+    def positive(self, key: str, kind: type[Number], default: Number | None = None) -> Number:
+        value = self.get(key, kind, default)
+        if not 0 < value < math.inf:  # nor NaN
+            raise ModelError(f"The file's {self.prefix}{key} is {value}; it must be a positive number.")
+        return value
+
+    def given(self, key: str) -> bool:
+        return self.prefix + key in self.metadata
 
     def per_layer(self, key: str) -> int:
         """A number, or an array with one for each layer and 0 where it does not apply."""
         if not isinstance(self.metadata.get(self.prefix + key), list):
             return self.get(key, int)
-        counts = {count for count in self.get(key, list) if count}
-        if len(counts) != 1 or not all(type(count) is int for count in counts):
+        counts = [count for count in self.get(key, list) if count]
+        if not counts or any(type(count) is not int or count != counts[0] for count in counts):
             raise ModelError(f"The file's {self.prefix}{key} differs between layers, which this family has not.")
-        return cast(int, counts.pop())
+        return cast(int, counts[0])
 
 
 def _recurrent_layers(keys: _Keys, layers: int) -> tuple[bool, ...]:
-    listed = keys.optional("attention.recurrent_layers", list)
-    if listed is not None:
-        return tuple(bool(kind) for kind in listed[:layers])
+    if keys.given("attention.recurrent_layers"):
+        return tuple(bool(kind) for kind in keys.get("attention.recurrent_layers", list)[:layers])
     interval = keys.get("full_attention_interval", int, 4)
     if interval < 1:
         raise ModelError(f"The file's {keys.prefix}full_attention_interval is {interval}; it must be at least 1.")
@@ -217,21 +226,26 @@ def _recurrent_layers(keys: _Keys, layers: int) -> tuple[bool, ...]:
 
 def _rope(keys: _Keys, head_dim: int) -> RopeConfig:
     dim = keys.get("rope.dimension_count", int, head_dim)
-    sections = [int(n) for n in keys.get("rope.dimension_sections", list, [])][:3]
+    sections = keys.get("rope.dimension_sections", list, [])[:3]
+    if not all(type(section) is int and section >= 0 for section in sections):
+        raise ModelError(f"The file's {keys.prefix}rope.dimension_sections are {sections!r:.60}, not counts.")
     yarn = None
-    scaling = keys.get("rope.scaling.type", str, "none")
+    scaling, attention = keys.get("rope.scaling.type", str, "none"), "rope.scaling.attn_factor"
     if scaling == "yarn":
         yarn = YarnConfig(
-            factor=keys.get("rope.scaling.factor", float),
-            original_context=keys.get("rope.scaling.original_context_length", int),
-            attention_factor=keys.optional("rope.scaling.attn_factor", float),
-            beta_fast=keys.get("rope.scaling.yarn_beta_fast", float, 32.0),
-            beta_slow=keys.get("rope.scaling.yarn_beta_slow", float, 1.0),
+            factor=keys.positive("rope.scaling.factor", float),
+            original_context=keys.positive("rope.scaling.original_context_length", int),
+            attention_factor=keys.positive(attention, float) if keys.given(attention) else None,
+            beta_fast=keys.positive("rope.scaling.yarn_beta_fast", float, 32.0),
+            beta_slow=keys.positive("rope.scaling.yarn_beta_slow", float, 1.0),
         )
     elif scaling != "none":
         raise ModelError(f"The file scales its positions by {scaling!r:.40}; only yarn is known for this family.")
+    base = keys.positive("rope.freq_base", float, 1e7)
+    if base <= 1:
+        raise ModelError(f"The file's {keys.prefix}rope.freq_base is {base}; positions need one above 1.")
     return RopeConfig(
-        base=keys.get("rope.freq_base", float, 1e7),
+        base=base,
         dim=dim,
         sections=(sections[0], sections[1], sections[2]) if len(sections) == 3 else (dim // 2, 0, 0),
         yarn=yarn,
@@ -255,10 +269,10 @@ def _delta(keys: _Keys) -> DeltaNetConfig:
 
 
 def _moe(keys: _Keys) -> MoEConfig:
-    ff = keys.get("expert_feed_forward_length", int)
+    ff = keys.positive("expert_feed_forward_length", int)
     return MoEConfig(
         experts=keys.get("expert_count", int),
         used=keys.get("expert_used_count", int),
         ff=ff,
-        shared_ff=keys.get("expert_shared_feed_forward_length", int, ff),
+        shared_ff=keys.positive("expert_shared_feed_forward_length", int, ff),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +23,7 @@ from runtime import fit
 from runtime.cores import default_threads
 from runtime.errors import UserError
 from runtime.gguf import GGUFFile
-from runtime.machine import native_functions
+from runtime.machine import memory, native_functions
 from runtime.models.config import ModelConfig, ModelError
 from runtime.models.qwen35 import Qwen35
 from runtime.models.spread import Spread
@@ -58,6 +57,8 @@ def load_model(
     room: Room = None,
     wrong: Callable[[OpTable], Sequence[str]] | None = None,
     ahead: Ahead | None = None,
+    context: int | None = None,
+    kv: str = "auto",
 ) -> LoadedModel:
     """Open and load a GGUF file of the family. Raises GGUFError or ModelError, each one sentence for the user.
 
@@ -68,6 +69,7 @@ def load_model(
     memory and runs in the `cpu` column, as the notices say.
     `wrong`: the ops that a card gets wrong, asked of all but the first; one that gets any wrong is left out.
     `ahead`: memory for packed weights.
+    `context`, `kv`: tokens of a conversation, and the type of its keys and values, for which a card keeps room.
     A file without an MTP block drafts with the one of a sidecar, `mtp-*.gguf`, that lies beside it and fits.
     """
     with contextlib.ExitStack() as files:
@@ -80,7 +82,7 @@ def load_model(
             notices = [*notices, f"Drafts come from {sidecar.path.name}, which lies beside the model."]
         make = partial(op_table, threads=threads or default_threads(), cache=native_functions())
         trim()  # before LLVM comes in
-        spread, told = _spread(make, ops, [gguf, *([sidecar] if sidecar else [])], config, room, wrong)
+        spread, told = _spread(make, ops, [gguf, *([sidecar] if sidecar else [])], config, room, wrong, context, kv)
         table = spread.table
         if ahead and table.machine:
             table.machine.arena.begin_with(ahead)
@@ -107,7 +109,7 @@ def load_model(
 
 def _spread(
     make: Callable[[Column], OpTable], ops: Column | OpTable, files: Sequence[GGUFFile], config: ModelConfig,
-    room: Room, wrong: Callable[[OpTable], Sequence[str]] | None,
+    room: Room, wrong: Callable[[OpTable], Sequence[str]] | None, context: int | None, kv: str,
 ) -> tuple[Spread, list[str]]:  # fmt: skip
     """Where the model runs, and sentences if that is not all in one place."""
     table = ops if isinstance(ops, OpTable) else make(ops)
@@ -121,7 +123,7 @@ def _spread(
     if isinstance(room, Placement):
         found = room
     else:
-        need = card_sizes(files, config)
+        need = card_sizes(files, config, context, kv)
         free = _free(need, cards) if room is None else [room] if isinstance(room, int) else [*room]
         found, told = _placed(need, free, cards, wrong)
     if found.head == "memory":
@@ -160,15 +162,15 @@ def _placed(
     return found, told
 
 
-def card_sizes(files: Sequence[GGUFFile], config: ModelConfig) -> Sizes:
+def card_sizes(files: Sequence[GGUFFile], config: ModelConfig, context: int | None = None, kv: str = "auto") -> Sizes:
     """On a card, where types without a layout of their own are in half precision."""
     tensors: dict[str, int] = {}
     for file in reversed(files):
         for name, info in file.tensors.items():
             tensors[name] = info.nbytes if info.type.name in LAYOUTS else 2 * math.prod(info.shape)
-    context = min(fit.DEFAULT_CONTEXT, config.trained_context)
-    row = 2 * config.kv_heads * config.head_dim * 2  # in 16 bits
-    return sizes(tensors, config, context, row, fit.work(config) * min(config.prefill_chunk, context))
+    context = min(context or fit.DEFAULT_CONTEXT, config.trained_context)
+    work = fit.work(config) * min(config.prefill_chunk, context)
+    return sizes(tensors, config, fit.layer_kv(config, context, kv), work)
 
 
 def find_sidecar(gguf: GGUFFile, config: ModelConfig) -> GGUFFile | None:
@@ -250,8 +252,4 @@ _NO_MTP = "This file names a drafting (MTP) block but does not hold one; replies
 def _fits_unpacked(gguf: GGUFFile) -> bool:
     """Whether the weights in fp32 leave half of the free memory to everything else."""
     weights = sum(4 * math.prod(info.shape) for info in gguf.tensors.values())
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # not on macOS
-        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return weights < free // 2
+    return weights < memory()[1] // 2

@@ -27,7 +27,7 @@ from runtime.fallback import FREED, TO_PROCESSOR
 from runtime.gguf import GGUFFile
 from runtime.graphs import GraphStepper
 from runtime.kv_cache import KVType
-from runtime.loading import _snapshots
+from runtime.loading import _snapshots, open_chat_model
 from runtime.models.config import ModelConfig, MoEConfig
 from runtime.models.layers import MoEFFN
 from runtime.models.loading import card_sizes, load_model
@@ -221,6 +221,36 @@ def test_what_fits_on_one_card_lies_there(machine: Machine) -> None:
         loaded = load_model(GOLDENS / "tiny-dense.gguf", "triton")
         assert not loaded.notices and loaded.model.spread.placement is None
         assert index_of(loaded.model.ops) == where and isinstance(loaded.model.stepper, GraphStepper)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [
+        ({}, True),
+        ({"kv_type": "f32"}, False),
+        ({"kv_type": "q8"}, True),
+        ({"context_length": 1024, "kv_type": "f32"}, True),
+        ({"context_length": 2048, "kv_type": "f32"}, False),
+    ],
+    ids=str,
+)
+def test_room_is_left_for_the_context_and_the_keys_and_values_that_are_asked_for(
+    machine: Machine, changes: dict[str, Any], fits: bool
+) -> None:
+    machine(1.01)
+    command = Load(str(GOLDENS / "tiny-dense.gguf"), ops="triton", **changes)
+    _, _, notices = open_chat_model(command, lambda done, total: None)
+    assert any("does not fit on the GPU" in notice for notice in notices) != fits
+
+
+def test_what_a_conversation_takes_on_a_card_is_what_its_blocks_take() -> None:
+    with GGUFFile.open(GOLDENS / "tiny-dense.gguf") as gguf:
+        config = ModelConfig.from_metadata(gguf.metadata)
+        for kind in cast(tuple[KVType, ...], ("f16", "f32", "q8")):
+            block = SequenceState.empty(config, mtp=True, kv=kind).kv.new_block()
+            for context, blocks in ((1, 1), (256, 1), (257, 2), (100_000, 8)):  # it was trained for 2,048
+                need = card_sizes([gguf], config, context, kind)
+                assert need.layers[3].state == need.layers[4].state == blocks * block.nbytes
 
 
 def test_what_does_not_is_on_as_many_as_it_takes(machine: Machine) -> None:

@@ -136,6 +136,31 @@ def test_too_little_free_memory_is_said() -> None:
     assert "close something first" in fit.verdict(known("Qwen3.5-4B"), 3 * GB, replace(HERE, available=2 * GB)).sentence
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
+@pytest.mark.parametrize(
+    ("limit", "used", "stat", "key"),
+    [
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_what_a_container_keeps_of_files_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, used: str, stat: str, key: str
+) -> None:
+    """A model that has been read is in its page cache, which gives way."""
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path)
+    monkeypatch.setattr(machine, "_meminfo", lambda: (256 * GB, 200 * GB))
+    (tmp_path / "memory").mkdir()
+    (tmp_path / limit).write_text(f"{8 * GB}\n")
+    (tmp_path / used).write_text(f"{7 * GB}\n")
+    assert machine.memory() == (8 * GB, GB)
+    (tmp_path / stat).write_text(f"anon {2 * GB}\nfile {5 * GB}\n{key} {4 * GB}\nactive_file {GB}\n")
+    assert machine.memory() == (8 * GB, 5 * GB)
+    (tmp_path / limit).write_text("max\n")
+    assert machine.memory() == (256 * GB, 200 * GB)
+
+
 def test_this_machine_has_memory_and_a_bandwidth_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_BLOCK", 4 << 20)  # quicker, if nearer to what a cache gives
     total, available = machine.memory()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hub_fixtures import FILE, REPO, Place, place
 from huggingface_hub import constants
+from rewrite import rewrite
 
 from runtime.errors import UserError
 from runtime.hub import cache, downloads, family, found, models, names, peek, remote, shell, transfer
@@ -210,6 +211,20 @@ def test_folders_that_may_not_be_entered_are_left_out(
     assert {model.path for model in seen} == {str(mine / "mine.gguf"), *others}
     assert downloads.unfinished() == []
     assert transfer.free(ours / "hub") > 0
+
+
+def test_a_file_with_odd_metadata_is_listed_with_what_is_wrong_and_hides_no_other(
+    tmp_path: Path, home: Path, around: models.Surroundings
+) -> None:
+    shutil.copy(DENSE, tmp_path / "good-Q8_0.gguf")
+    sections = "qwen35.rope.dimension_sections"
+    without = rewrite(DENSE, tmp_path / "without", metadata={sections: None})
+    rewrite(without, tmp_path / "text-Q8_0.gguf", metadata={sections: ["x", "y", "z"]})
+    rewrite(DENSE, tmp_path / "none-Q8_0.gguf", metadata={"qwen35.embedding_length": 0})
+    seen = {Path(model.path).name: model for model in models.local(around, HERE, [str(tmp_path)])}
+    assert seen["good-Q8_0.gguf"].fit
+    assert "dimension_sections" in seen["text-Q8_0.gguf"].problem
+    assert "embedding_length is 0" in seen["none-Q8_0.gguf"].problem
 
 
 def test_a_folder_that_does_not_end_is_left(home: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,13 @@ from gguf import GGMLQuantizationType
 from rewrite import GOLDENS, rewrite, tensor_names, tensor_values
 
 from kernels.op import Column
-from runtime.models.config import ModelError, UnknownTokenError
+from runtime import fit
+from runtime.hub import peek
+from runtime.hub.protocol import Machine
+from runtime.models.config import ModelConfig, ModelError, UnknownTokenError
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
+from runtime.rope import RotaryEmbedding
 from runtime.sampling import Sampler, SamplingParams
 from runtime.speculative import verify
 
@@ -38,6 +44,20 @@ def run(model: Qwen35, *parts: list[int]) -> torch.Tensor:
         hidden = model.forward(part, state)
         state.commit()
     return model.logits(hidden[-1:])[0]
+
+
+YARN = {
+    f"{architecture}.rope.{key}": value
+    for architecture in ("qwen35", "qwen35moe")
+    for key, value in {
+        "scaling.type": "yarn",
+        "scaling.factor": 4.0,
+        "scaling.original_context_length": 1024,
+        "scaling.attn_factor": 1.2,
+        "scaling.yarn_beta_fast": 32.0,
+        "scaling.yarn_beta_slow": 1.0,
+    }.items()
+}
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -331,3 +351,58 @@ class TestRefusals:
         file = rewrite(DENSE, tmp_path / "m.gguf", metadata={"qwen35.rope.scaling.type": "longrope"})
         with pytest.raises(ModelError, match="longrope"):
             load_model(file)
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"block_count": 3_000_000, "attention.recurrent_layers": None}, "2999999 layers"),
+            ({"block_count": 2, "nextn_predict_layers": -3_000_000, "attention.recurrent_layers": None}, "MTP"),
+            ({"embedding_length": 0}, "embedding_length is 0"),
+            ({"context_length": -5}, "context_length is -5"),
+            ({"feed_forward_length": 0}, "feed_forward_length is 0"),
+            ({"attention.layer_norm_rms_epsilon": math.nan}, "epsilon is nan"),
+            ({"attention.head_count": [[2], [2]]}, "differs between layers"),
+            ({"rope.freq_base": 1.0}, "freq_base is 1"),
+            ({"rope.dimension_sections": ["a", "b", "c"]}, "dimension_sections"),
+            ({"rope.dimension_sections": [math.nan, 1, 1]}, "dimension_sections"),
+            ({"rope.dimension_sections": [-1, 1, 1]}, "dimension_sections"),
+            ({"rope.scaling.original_context_length": 0}, "original_context_length is 0"),
+            ({"rope.scaling.factor": 0.0}, "factor is 0"),
+            ({"rope.scaling.attn_factor": math.inf}, "attn_factor is inf"),
+            ({"rope.scaling.yarn_beta_fast": -1.0}, "yarn_beta_fast is -1"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+    )
+    def test_numbers_that_no_model_has(self, changes: dict[str, object], said: str) -> None:
+        metadata = peek.read(DENSE) | YARN | {f"qwen35.{key}": value for key, value in changes.items()}
+        with pytest.raises(ModelError, match=said):
+            ModelConfig.from_metadata({key: value for key, value in metadata.items() if value is not None})
+
+    @pytest.mark.parametrize("path", [DENSE, MOE], ids=lambda path: path.stem)
+    def test_whatever_a_key_holds_the_file_is_judged_or_refused_in_a_sentence(self, path: Path) -> None:
+        """What lists the models of a folder goes through all its files."""
+        values: tuple[object, ...] = (
+            "x",
+            True,
+            0,
+            -1,
+            7,
+            2**63,
+            math.nan,
+            math.inf,
+            0.5,
+            [],
+            ["x"] * 3,
+            [math.nan, 1, 1],
+            [[1]] * 3,
+        )
+        here = Machine("a processor", 4, 16 * 10**9, 12 * 10**9, 10**12, "", (), 40e9)
+        metadata = peek.read(path) | YARN
+        for key, value in itertools.product((key for key in metadata if key.startswith("qwen35")), values):
+            try:
+                config = ModelConfig.from_metadata(metadata | {key: value})
+            except ModelError:
+                continue
+            assert fit.verdict(config, 10**6, here).sentence
+            if config.head_dim < 1000:  # else no tensor has the shape
+                assert RotaryEmbedding(config.rope)(torch.arange(3))[0].isfinite().all()

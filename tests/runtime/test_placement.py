@@ -28,7 +28,7 @@ def need(name: str, context: int = 32_768) -> Sizes:
     row = 2 * config.kv_heads * config.head_dim * 4
     if config.hidden > 2560 or moe:
         tensors["token_embd.weight"] = 248_320 * config.hidden * 144 // 256
-    return sizes(tensors, config, context, row, work=200 << 20)
+    return sizes(tensors, config, context * row, work=200 << 20)
 
 
 def bytes_by_card(found: Placement, of: Sizes) -> dict[int, int]:
@@ -131,12 +131,12 @@ def test_tensors_are_counted_where_they_are_read() -> None:
     """The head is the embeddings, or a tensor of its own; those of the MTP block's own are where the trunk's are."""
     config = SHAPES["4b"]
     names = {"token_embd.weight": 1 << 40, "blk.0.attn_qkv.weight": 3, "blk.32.nextn.eh_proj.weight": 5}
-    tied = sizes(names, config, 100, 7, work=0)
+    tied = sizes(names, config, 700, work=0)
     assert (tied.embeddings, tied.head) == (1 << 40, 0)
     assert [layer.weights for layer in tied.layers] == [3, *[0] * 31, 5]
     assert tied.layers[3].state == tied.layers[32].state == 700
     more = {"output.weight": 11, "blk.32.nextn.shared_head_head.weight": 13, "blk.32.nextn.embed_tokens.weight": 17}
-    assert sizes(names | more, config, 100, 7, work=0) == replace(tied, head=41)
+    assert sizes(names | more, config, 700, work=0) == replace(tied, head=41)
 
 
 def test_without_room_or_card_all_is_in_memory() -> None:

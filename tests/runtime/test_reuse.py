@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -270,6 +271,22 @@ def test_two_windows_on_one_folder_neither_lose_nor_mix_anything(tmp_path: Path)
         for message in one.messages[1::2]:
             fresh.say(message.content)
         assert fresh.messages == one.messages
+
+
+def test_a_prompt_that_was_stopped_is_read_on_by_the_next_turn_and_not_before(model: ChatModel) -> None:
+    """Whoever stops a long paste wants no work done on it; what was read by then is there if it is sent again."""
+    talk = Conversation(model, "stopped")
+    talk.say("Hello")
+    talk.messages.append(Message("user", "7" * 900))  # a token each
+    command = Generate("r", "stopped", tuple(talk.messages), GREEDY, thinking=True)
+    asked = itertools.count()
+    *_, end = model.generate(command, lambda: next(asked) > 8)
+    assert isinstance(end, Finished)
+    assert (end.reason, end.stats.generated_tokens) == ("cancelled", 0)
+    assert 0 < end.stats.prefilled_tokens < 900
+    assert model.settle(never) is None
+    read = end.stats.cached_tokens + end.stats.prefilled_tokens
+    assert talk.answer().stats.cached_tokens == read
 
 
 class TestContext:

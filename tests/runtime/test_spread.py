@@ -13,14 +13,17 @@ from kernels.moe import experts, route
 from kernels.op import OpTable
 from kernels.quants import QuantTensor
 from kernels.triton.card import Card
+from runtime import machine
 from runtime.cache import Checkpoint, SequenceState
 from runtime.gguf import GGUFFile
 from runtime.kv_cache import Home
+from runtime.loading import states_budget
 from runtime.models.config import ModelConfig
 from runtime.models.layers import MoEFFN
 from runtime.models.loading import LoadedModel, card_sizes, load_model
 from runtime.models.memory_experts import MemoryExperts
-from runtime.placement import Placement
+from runtime.models.spread import Spread
+from runtime.placement import Placement, Where
 from runtime.placement import place as decided
 from runtime.snapshot_files import Target
 from runtime.snapshot_places import PlaceFiles
@@ -106,6 +109,51 @@ def test_the_size_of_the_card_decides() -> None:
     assert "the experts of 1 layer run on the processor" in part.notices[0] and len(memories(part)) == 1
     assert none.notices == ["No card has room for a layer: the model runs on the processor."]
     assert none.model.ops.card is None
+
+
+class Roomy(Card):
+    """A card with so many bytes free."""
+
+    room = 0
+
+    def free(self) -> int:
+        return self.room
+
+
+@pytest.mark.parametrize(
+    ("where", "rooms", "near", "budget"),
+    [
+        ("memory", (), (24, 20), 6),
+        ("memory", (), (24, 4), 2),
+        ("memory", (), (24, 0), 0.25),
+        ((0, 0, 0, 0), (60,), (24, 4), 30),
+        ((0, 0, 1, 1), (10, 8), (24, 4), 8),
+        ((0, 1, 1, 1), (60, 6), (24, 4), 4),
+        (("memory", 0, 0, 0), (60,), (24, 4), 8),
+        ((0, 0, 0, 0), (0.1,), (24, 4), 0.25),
+    ],
+)
+def test_states_may_take_a_part_of_what_is_free_where_they_lie(
+    where: tuple[Where, ...] | str,
+    rooms: tuple[float, ...],
+    near: tuple[float, float],
+    budget: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once the model is there. All numbers in GiB: a fourth of the memory, or half of what is free if that is less."""
+    monkeypatch.setattr(machine, "memory", lambda: tuple(round(part * 2**30) for part in near))
+    tables: dict[Where, OpTable] = {"memory": OpTable("cpu")}
+    for index, room in enumerate(rooms):
+        card = Roomy(torch.device("meta"), "noted")
+        card.room = round(room * 2**30)
+        tables[index] = OpTable("triton", card=card)
+    if isinstance(where, str):
+        spread = Spread(tables["memory"])
+    elif len(set(where)) == 1:
+        spread = Spread(tables[0])
+    else:
+        spread = Spread.over(Placement(where, where, 0), tables)
+    assert states_budget(spread, LAYERS) == pytest.approx(budget * 2**30)
 
 
 def test_experts_that_come_and_go_change_no_number() -> None:

@@ -27,6 +27,7 @@ class ScriptedEngine:
     ids: list[int]
     reason: str = "stop"
     drafted: frozenset[int] = frozenset()  # places in `ids`
+    read: float = 1  # of the prompt
     context_length: int = 1000
     requests: list[Request] = field(default_factory=list)
     settled: list[tuple[int, ...]] = field(default_factory=list)
@@ -35,7 +36,7 @@ class ScriptedEngine:
     def generate(self, conversation: str, request: Request, cancelled: Callable[[], bool]) -> Iterator[Step]:
         self.requests.append(request)
         yield Prefilled(4, len(request.prompt), 4)
-        yield Prefilled(len(request.prompt), len(request.prompt), 4)
+        yield Prefilled(round(self.read * len(request.prompt)), len(request.prompt), 4)
         yield from (NewToken(id, drafted=place in self.drafted) for place, id in enumerate(self.ids))
         yield Done(self.reason)  # type: ignore[arg-type]
 
@@ -261,6 +262,13 @@ class TestSettling:
         list(model.generate(Generate("r", "c", (Message("user", "one"),)), lambda: False))
         assert model.settle(lambda: False)
         assert model.settle(lambda: False) is None
+
+    @pytest.mark.parametrize(("read", "settles"), [(0.5, False), (1, True)], ids=["half read", "read"])
+    def test_a_prompt_that_was_not_read_through_is_left(self, read: float, settles: bool) -> None:
+        engine = ScriptedEngine([], "cancelled", read=read)
+        model = chat(engine)
+        list(model.generate(Generate("r", "c", (Message("user", "one"),)), lambda: True))
+        assert (model.settle(lambda: False) is not None) == settles == bool(engine.settled)
 
     def test_cancelled_it_can_be_asked_again(self) -> None:
         engine = ScriptedEngine(ids("hello", IM_END))

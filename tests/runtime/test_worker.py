@@ -24,6 +24,7 @@ from runtime.protocol import (
     Generate,
     Load,
     Message,
+    Notice,
     Ready,
     Sampling,
     Settled,
@@ -216,12 +217,23 @@ def test_a_prompt_beyond_the_context_is_refused_with_the_numbers(worker: Process
     assert "64" in failed.message
 
 
-@pytest.mark.parametrize("context", [pytest.param(0, marks=pytest.mark.slow), 3000])
-def test_a_context_that_the_model_has_not_is_refused(worker: Process, context: int) -> None:
-    worker.send(Load(MODEL, context_length=context))
+def test_a_context_beyond_the_model_s_training_opens_it_with_what_it_was_trained_for(worker: Process) -> None:
+    """It may have been chosen for another model."""
+    worker.send(Load(MODEL, context_length=65_536))
+    *before, ready = worker.until(Failed, Ready)
+    assert isinstance(ready, Ready)
+    assert ready.model.context_length == 2048
+    [told] = [event.message for event in before if isinstance(event, Notice)]
+    assert "65,536" in told
+    assert "2,048" in told
+
+
+def test_a_context_of_nothing_is_refused_and_does_not_cost_the_model_that_is_loaded(worker: Process) -> None:
+    worker.load()
+    worker.send(Load(MODEL, context_length=0))
     failed = worker.until(Failed, Ready)[-1]
     assert isinstance(failed, Failed)
-    assert "2,048" in failed.message
+    assert failed.model_kept
 
 
 def test_an_error_of_ours_fails_the_request_and_not_the_process() -> None:
