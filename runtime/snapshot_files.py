@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import mmap
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -202,7 +201,7 @@ def read_tensors(folder: Path, name: str, expected: Mapping[str, Tensor]) -> dic
         header = bytes(_header(expected))  # there is one way to write them
         if size != len(header) + sum(tensor.nbytes for tensor in expected.values()) or file.read(len(header)) != header:
             raise DamagedError(f"{name} holds other tensors")
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    data = _mapped(folder / name, size)
     # Hashing maps the pages, without Python's lock: to have them all mapped first, with it, took longer.
     tensors, at = {}, len(header)
     for key, wanted in expected.items():
@@ -211,6 +210,16 @@ def read_tensors(folder: Path, name: str, expected: Mapping[str, Tensor]) -> dic
     if digest_of(tensors) != match[1]:
         raise DamagedError(f"{name} does not match its hash")
     return tensors
+
+
+def _mapped(path: Path, size: int) -> memoryview:
+    """A file's bytes; what is written to them stays in this process. Raises OSError."""
+    # Python's own mmap holds a descriptor as long as it is mapped: one for each block of a conversation.
+    try:
+        return memoryview(torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).numpy().data)
+    except RuntimeError as error:
+        path.stat()  # FileNotFoundError, if that is the reason
+        raise OSError(str(error)) from error
 
 
 def sweep(folder: Path, manifest: Manifest | None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import xxhash
 from rewrite import GOLDENS
 from saved import IDS, files, in_small_blocks, only_folder, restored, state_of
@@ -64,6 +65,25 @@ class TestDamage:
     @pytest.mark.parametrize("pattern", ["ids-*", "kv-*", "mtp-*"])
     def test_a_file_missing(self, model: Qwen35, saved: Path, pattern: str) -> None:
         assert len(self.damaged(model, saved, Path.unlink, pattern)) == 1
+
+    @pytest.mark.parametrize("gone", [True, False])
+    def test_a_file_that_cannot_be_mapped(
+        self, model: Qwen35, saved: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
+    ) -> None:
+        """Swept away since it was looked at, or there is no memory for it: then it stays."""
+
+        def refuse(name: str, **kwargs: object) -> None:
+            if gone:
+                Path(name).unlink()
+            raise RuntimeError(f"unable to mmap 4096 bytes from file <{name}>: Cannot allocate memory (12)")
+
+        notices: list[str] = []
+        store = new_store(model, saved, notices=notices)
+        [snapshot] = store.all()
+        monkeypatch.setattr(torch, "from_file", refuse)
+        assert store.load(snapshot, 60) is None
+        assert len(notices) == 1
+        assert (files(saved) == {}) == gone
 
     @pytest.mark.parametrize(
         "changes",
