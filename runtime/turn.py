@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernels.cpu.memory import trim
@@ -58,7 +58,7 @@ class ChatModel:
         cancelled: Callable[[], bool],
         clock: Callable[[], float] = time.perf_counter,
         answer_now: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Yields PromptProgress and Delta, and ends with Finished. Raises UserError.
 
         `cancelled` and, while a thought is open, `answer_now` are asked at every step.

@@ -26,6 +26,7 @@ from runtime.protocol import (
     Load,
     Message,
     Notice,
+    PromptProgress,
     Ready,
     Sampling,
     Settled,
@@ -47,13 +48,21 @@ class Threaded:
         self.commands = os.fdopen(write, "wb", buffering=0)
         self.source = os.fdopen(read, "rb")
         self.events: queue.Queue[Event] = queue.Queue()
+        self.last: type[Event] | None = None  # of the events that somebody hears
+        self.gone = False
         inbox = Inbox(self.source)
         inbox.start()
-        self.thread = threading.Thread(target=Worker(inbox, self.events.put).run)
+        self.thread = threading.Thread(target=Worker(inbox, self.emit).run)
         self.thread.start()
         if changes:
             self.send(load(**changes))
             self.until(Ready)
+
+    def emit(self, event: Event) -> None:
+        if self.gone:
+            raise BrokenPipeError
+        self.events.put(event)
+        self.gone = type(event) is self.last
 
     def send(self, *commands: Command) -> None:
         for command in commands:
@@ -148,6 +157,25 @@ class TestTheNextWorker:
             ask(worker, STORY, settled=False)
             worker.end()
         self.goes_on(start())
+
+    @pytest.mark.parametrize("last", [PromptProgress, Delta, Finished])
+    def test_goes_on_though_the_chat_was_killed_in_the_middle_of_a_turn(
+        self, start: Callable[..., Threaded], last: type[Event]
+    ) -> None:
+        """Both pipes break then. What was read before stays too."""
+        worker = start()
+        worker.send(Generate("q", "b", messages(f"{STORY} {STORY}"), SHORT, thinking=False))
+        worker.until(Finished)
+        worker.send(Generate("r", "a", messages(STORY), SHORT, thinking=False))
+        worker.last = last
+        worker.thread.join(60)
+        assert not worker.thread.is_alive()
+        assert worker.gone
+        worker = start()
+        kept = {state.conversation_id: state.tokens for state in report(worker, CacheList()).states}
+        assert kept["b"] > 50
+        if last is not PromptProgress:  # after the first, nothing of the prompt is read
+            self.goes_on(worker)
 
     def test_goes_on_when_another_model_was_loaded_in_between(self, start: Callable[..., Threaded]) -> None:
         worker = start()
