@@ -106,7 +106,7 @@ class ChatModel:
         """Read the last turn as the next prompt will show it, while the user reads the reply.
 
         The template shows a finished turn otherwise than it was generated: thoughts are dropped, ids may differ.
-        Returns None if there is nothing to do or it was cancelled; it can then be asked again.
+        Returns None if there is nothing to do, or it cannot be done, or it was cancelled; it can then be asked again.
         """
         if self._unsettled is None:
             return None
@@ -118,8 +118,9 @@ class ChatModel:
                 preserve_thinking=command.preserve_thinking,
             )
             done = self.engine.settle(command.conversation_id, ids, self._boundaries(ids), cancelled)
-        except UserError:
-            done = True  # what cannot be prepared is said when it is asked for
+        except UserError:  # what cannot be prepared is said when it is asked for
+            self._unsettled = None
+            return None
         if done:
             self._unsettled = None
         return Settled(command.conversation_id, len(ids)) if done else None

@@ -259,7 +259,7 @@ class Worker:
             raise
         except Exception:
             _log.exception("preparing failed")
-            self._chat.engine.pool.clear()
+            self._let_go(cancelled if leaving else lambda: False)
 
     def _guard(self, work: Callable[[], None], request_id: str | None) -> None:
         """Whatever goes wrong ends the request, not the process, and is said in one sentence."""
@@ -269,10 +269,20 @@ class Worker:
             raise
         except Exception as error:
             message, kind = explain(error)
-            if kind in ("internal", "memory") and self._chat:
-                self._chat.engine.pool.clear()
             kept = request_id is None and self._chat is not None
             self._emit(Failed(message, kind, traceback.format_exc(), request_id, model_kept=kept))
+            if kind in ("internal", "memory"):
+                self._let_go(lambda: False)
+
+    def _let_go(self, cancelled: Callable[[], bool]) -> None:
+        """After an error of ours: clear the memory of states, those that can be saved being saved first."""
+        if self._chat is None:
+            return
+        try:
+            self._chat.save(cancelled)
+        except Exception:
+            _log.exception("saving failed")
+        self._chat.engine.pool.clear()
 
 
 def explain(error: Exception) -> tuple[str, Failure]:

@@ -21,6 +21,7 @@ from runtime.protocol import (
     Command,
     Delta,
     Event,
+    Failed,
     Finished,
     Generate,
     Load,
@@ -176,6 +177,41 @@ class TestTheNextWorker:
         assert kept["b"] > 50
         if last is not PromptProgress:  # after the first, nothing of the prompt is read
             self.goes_on(worker)
+
+    def test_goes_on_though_settling_failed(
+        self, start: Callable[..., Threaded], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(chat: ChatModel, cancelled: Callable[[], bool]) -> None:
+            raise RuntimeError("boom")
+
+        worker = start()
+        with monkeypatch.context() as failing:
+            failing.setattr(ChatModel, "settle", broken)
+            ask(worker, STORY, settled=False)
+            report(worker, CacheList())
+            worker.end()
+        self.goes_on(start())
+
+    def test_goes_on_though_another_conversation_s_turn_failed(
+        self, start: Callable[..., Threaded], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Before there was time to save this one."""
+        generate = ChatModel.generate
+
+        def broken(chat: ChatModel, command: Generate, *args: object, **more: object) -> Iterator[Event]:
+            if command.conversation_id == "b":
+                raise RuntimeError("boom")
+            return generate(chat, command, *args, **more)  # type: ignore[arg-type]
+
+        worker = start()
+        with monkeypatch.context() as failing:
+            failing.setattr(ChatModel, "generate", broken)
+            texts = {"a": STORY, "c": "Why?", "b": "When?"}
+            worker.send(*(Generate(name, name, messages(text), SHORT, thinking=False) for name, text in texts.items()))
+            failed = worker.until(Failed)[-1]
+            assert isinstance(failed, Failed) and failed.request_id == "b"
+            worker.end()
+        self.goes_on(start())
 
     def test_goes_on_when_another_model_was_loaded_in_between(self, start: Callable[..., Threaded]) -> None:
         worker = start()
