@@ -91,6 +91,17 @@ class Manifest:
         return found
 
 
+def is_newer(folder: Path) -> bool:
+    """Whether a later version of the program wrote what is there."""
+    try:
+        Manifest.read(folder)
+    except NewerError:
+        return True
+    except (DamagedError, FileNotFoundError):
+        pass
+    return False
+
+
 def _typed(body: Mapping[str, Any]) -> dict[str, Any]:
     mtp = body["mtp"]
     return {

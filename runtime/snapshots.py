@@ -30,6 +30,7 @@ from runtime.snapshot_files import (
     NewerError,
     Target,
     digest_of,
+    is_newer,
     locked,
     read_tensors,
     sweep,
@@ -138,7 +139,8 @@ class SnapshotStore:
     def save(self, conversation: str, state: SequenceState, cancelled: Callable[[], bool]) -> bool:
         """Write what is not yet there. Returns False if it was cancelled, or another process was at it.
 
-        The end comes first, so that whatever happens then costs only places to come back to.
+        The end comes first, so that whatever happens then costs only places to come back to. Nothing is written over
+        what a newer version wrote.
         """
         if state.length == 0:
             return True
@@ -148,6 +150,8 @@ class SnapshotStore:
                 if not mine:
                     return False
                 before = self._look(folder)
+                if before is None and is_newer(folder):
+                    return True
                 if self._least(state) > self.budget:
                     self._tell_once(
                         "The conversation's state is larger than the budget for states on disk; it is not kept."
@@ -333,7 +337,7 @@ class SnapshotStore:
         """After a failed write: what no manifest names would only fill the disk."""
         try:
             with locked(folder) as mine:
-                if mine:
+                if mine and not is_newer(folder):
                     snapshot = self._look(folder)
                     sweep(folder, snapshot.manifest if snapshot else None)
         except OSError:

@@ -119,6 +119,7 @@ class TestDamage:
         store = new_store(model, saved, notices=notices)
         assert restored(store, IDS) is None
         assert restored(store, IDS) is None
+        assert store.save("a", state_of(model, IDS[:20]), never)
         assert files(saved) == before
         assert len(notices) == 1
         assert "newer" in notices[0]

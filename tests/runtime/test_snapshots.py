@@ -67,10 +67,10 @@ class TestRoundTrip:
     def test_a_conversation_that_was_read_holds_no_file_open(self, model: Qwen35, tmp_path: Path) -> None:
         """A long one has hundreds of blocks, and a process as few as 256 descriptors."""
         new_store(model, tmp_path).save("a", state_of(model, IDS), never)
-        before = len(os.listdir("/dev/fd"))
+        before = len(list(Path("/dev/fd").iterdir()))
         state = restored(new_store(model, tmp_path), IDS)
         assert state
-        assert len(os.listdir("/dev/fd")) == before
+        assert len(list(Path("/dev/fd").iterdir())) == before
         assert_same_state(state, prefilled(model, IDS))
 
     def test_8_bit_keys_and_values_come_back_as_they_were(self, model: Qwen35, tmp_path: Path) -> None:
