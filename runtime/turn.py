@@ -85,6 +85,7 @@ class ChatModel:
             shared=0 if command.aside else self._system_tokens(asked, ids),
             begun=len(said),
             aside=command.aside,
+            awaited=command.awaited,
         )
         reply = _Reply(command.request_id, self._tokenizer, request, started, clock, self.engine.context_length)
         if begun is not None:
