@@ -185,9 +185,13 @@ class CacheList:
 
 @dataclass(frozen=True, slots=True)
 class CacheDrop:
-    """Forget the state of one conversation, or with None all states, in memory and on disk: one CacheReport."""
+    """Forget the states of one conversation, or with None all states, in memory and on disk: one CacheReport.
+
+    `snapshots`: the folder from which those of every model go; it takes no model to be open.
+    """
 
     conversation_id: str | None = None
+    snapshots: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

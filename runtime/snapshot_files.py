@@ -11,11 +11,10 @@ match its hash.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,10 @@ import xxhash
 from torch import Tensor
 
 from runtime.errors import Interrupted
+from runtime.snapshot_folders import MANIFEST
 
 VERSION = 2
 _READABLE = (1, VERSION)  # the first had exact places only
-MANIFEST, LOCK = "manifest.json", "lock"
 _NAME = re.compile(r"(?:ids|kv|mtp|place|place16)-([0-9a-f]{32})\.safetensors")
 _CHUNK = 8 << 20  # bytes written between two looks at whether to go on
 _LARGEST_MANIFEST = 16 << 20  # bytes
@@ -231,46 +230,3 @@ def _mapped(path: Path, size: int) -> memoryview:
     except RuntimeError as error:
         path.stat()  # FileNotFoundError, if that is the reason
         raise OSError(str(error)) from error
-
-
-def sweep(folder: Path, manifest: Manifest | None) -> None:
-    """Remove what `manifest` does not name, and with None all of it. Only under the folder's lock."""
-    names = manifest.names | {MANIFEST, LOCK} if manifest else set()
-    for entry in list(os.scandir(folder)):
-        if entry.name not in names:
-            Path(entry.path).unlink(missing_ok=True)
-    if manifest is None:
-        with contextlib.suppress(OSError):  # somebody begins a new snapshot in it
-            folder.rmdir()
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Whether this process alone may write in the folder (which is made); never waits. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / LOCK
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:  # it has just been removed
-        yield False
-        return
-    try:
-        yield _lock(descriptor) and _is_still(path, descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_still(path: Path, descriptor: int) -> bool:
-    """Whoever had the lock before may have removed the folder."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import functools
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,19 +22,16 @@ from runtime.kv_cache import BLOCK, KVBlock, KVCache
 from runtime.prefix import common_prefix
 from runtime.snapshot_budget import DiskBudget, file_bytes, folder_bytes, last_used
 from runtime.snapshot_files import (
-    LOCK,
-    MANIFEST,
     DamagedError,
     Manifest,
     NewerError,
     Target,
     digest_of,
     is_newer,
-    locked,
     read_tensors,
-    sweep,
     write_tensors,
 )
+from runtime.snapshot_folders import LOCK, MANIFEST, folder_name, locked, sweep
 from runtime.snapshot_places import PlaceFiles
 from runtime.thinning import most_useful
 
@@ -173,10 +169,8 @@ class SnapshotStore:
         return True
 
     def drop(self, conversation: str | None) -> None:
-        """Remove one conversation's snapshot, or all of this model."""
-        folders = [self._folder_of(conversation)] if conversation is not None else list(self._folders())
-        for folder in folders:
-            self._budget.remove(folder)
+        """Remove one conversation's snapshots, or with None all, those of other models too."""
+        self._budget.drop(conversation)
 
     def all(self) -> list[Snapshot]:
         return [*self._snapshots()]
@@ -193,7 +187,7 @@ class SnapshotStore:
     # what is there
 
     def _folder_of(self, conversation: str) -> Path:
-        return self._folder / hashlib.sha256(conversation.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return self._folder / folder_name(conversation)
 
     def _folders(self) -> Iterator[Path]:
         try:
@@ -321,7 +315,7 @@ class SnapshotStore:
         finally:
             manifest = dataclasses.replace(manifest, places=places | end)
             manifest.write(to.folder)
-            sweep(to.folder, manifest)
+            sweep(to.folder, manifest.names)
 
     def _least(self, state: SequenceState) -> int:
         """Bytes that the state takes on disk without any place but its end."""
@@ -339,7 +333,7 @@ class SnapshotStore:
             with locked(folder) as mine:
                 if mine and not is_newer(folder):
                     snapshot = self._look(folder)
-                    sweep(folder, snapshot.manifest if snapshot else None)
+                    sweep(folder, snapshot.manifest.names if snapshot else ())
         except OSError:
             _log.exception("cannot clear %s", folder)
 

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
+from runtime.errors import UserError
 from runtime.fallback import FREED, TO_PROCESSOR, Said, empty, free, is_of_a_card
 from runtime.protocol import (
     AnswerNow,
@@ -127,8 +129,8 @@ class Worker:
             case Generate():
                 self._guard(partial(self._generate, command), command.request_id)
                 self._inbox.forget(command.request_id)
-            case CacheDrop(conversation_id):
-                self._guard(partial(self._drop, conversation_id), None)
+            case CacheDrop():
+                self._guard(partial(self._drop, command), None)
             case CacheList():
                 self._guard(self._report, None)
             case Shutdown():
@@ -212,9 +214,16 @@ class Worker:
         )
         self._emit(TO_PROCESSOR)
 
-    def _drop(self, conversation_id: str | None) -> None:
+    def _drop(self, command: CacheDrop) -> None:
         if self._chat is not None:
-            self._chat.drop(conversation_id)
+            self._chat.drop(command.conversation_id)
+        if command.snapshots is not None:
+            from runtime.snapshot_folders import forget
+
+            try:
+                forget(Path(command.snapshots), command.conversation_id)
+            except OSError as error:
+                raise UserError(f"What is kept on disk could not be removed: {error.strerror}.") from error
         self._report()
 
     def _report(self) -> None:
@@ -287,8 +296,6 @@ class Worker:
 
 def explain(error: Exception) -> tuple[str, Failure]:
     """One sentence for the user, and what kind of failure it is."""
-    from runtime.errors import UserError
-
     if isinstance(error, UserError):
         return str(error), error.kind
     if isinstance(error, MemoryError) or "memory" in str(error).lower():

@@ -15,7 +15,7 @@ from rewrite import GOLDENS
 from saved import IDS, files, in_small_blocks, only_folder, restored, state_of
 from states import ask, assert_same_state, never, new_engine, new_store, prefilled, request
 
-from runtime import snapshot_files, snapshot_places
+from runtime import snapshot_files, snapshot_folders, snapshot_places
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 
@@ -113,7 +113,7 @@ class TestDamage:
         assert len(notices) == 1
 
     def test_a_newer_version_is_left_alone(self, model: Qwen35, saved: Path) -> None:
-        path = only_folder(saved) / snapshot_files.MANIFEST
+        path = only_folder(saved) / snapshot_folders.MANIFEST
         path.write_text(json.dumps({**json.loads(path.read_text()), "version": snapshot_files.VERSION + 1, "more": []}))
         before, notices = files(saved), list[str]()
         store = new_store(model, saved, notices=notices)
@@ -129,7 +129,7 @@ class TestDamage:
         store = new_store(model, saved)
         [snapshot] = store.all()
         places = [[60, snapshot.manifest.places[60]]]
-        path = snapshot.folder / snapshot_files.MANIFEST
+        path = snapshot.folder / snapshot_folders.MANIFEST
         body = {**json.loads(path.read_text()), "version": 1, "places": places}
         del body["hash"]
         body["hash"] = xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode())

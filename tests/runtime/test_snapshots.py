@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from saved import BLOCK, IDS, files, in_small_blocks, only_folder, restored, state_of
 from states import after, ask, assert_same_state, never, new_engine, new_store, prefilled, request
 
-from runtime import snapshot_files
+from runtime import snapshot_files, snapshot_folders
 from runtime.models.qwen35 import Qwen35
 from runtime.snapshots import SnapshotStore
 
@@ -189,7 +189,7 @@ class TestIncrement:
         store.save("a", state_of(model, IDS, (20,)), never)
         store.save("a", state_of(model, IDS[::-1]), never)
         manifest = snapshot_files.Manifest.read(only_folder(tmp_path))
-        assert files(tmp_path).keys() == manifest.names | {snapshot_files.MANIFEST}
+        assert files(tmp_path).keys() == manifest.names | {snapshot_folders.MANIFEST}
 
     def test_places_of_a_former_session_stay_while_they_hold(self, model: Qwen35, tmp_path: Path) -> None:
         new_store(model, tmp_path).save("a", state_of(model, IDS[:50], (10, 20, 30)), never)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from rewrite import GOLDENS
-from test_worker import Process
+from test_worker import ROOT, Process
 
 import runtime.worker
 from runtime.protocol import (
@@ -326,6 +329,44 @@ class TestReport:
         assert empty.memory_bytes == empty.disk_bytes == 0
         assert not [path for path in (tmp_path / "states").rglob("*") if path.is_file()]
         assert ask(worker, "Hello").stats.cached_tokens == 0
+
+    def test_dropping_takes_no_model(self, start: Callable[..., Threaded], tmp_path: Path) -> None:
+        worker, folder = start(), tmp_path / "states"
+        for name in "ab":
+            ask(worker, "Hello", name=name)
+        worker.end()
+        worker = Threaded()
+        try:
+            assert report(worker, CacheDrop("b", str(folder))) == CacheReport((), 0, 0, 0, 0)
+        finally:
+            worker.end()
+        worker = start()
+        assert [state.conversation_id for state in report(worker, CacheList()).states] == ["a"]
+        worker.end()
+        worker = start(snapshots=None)
+        report(worker, CacheDrop(None, str(folder)))
+        assert not [path for path in folder.rglob("*") if path.is_file()]
+
+    def test_what_cannot_be_dropped_is_a_sentence(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        def refuse(folder: Path) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr("runtime.snapshot_folders.remove", refuse)
+        (tmp_path / "model" / "conversation").mkdir(parents=True)
+        worker = Threaded()
+        try:
+            worker.send(CacheDrop(None, str(tmp_path)))
+            failed = worker.until(Failed)[-1]
+        finally:
+            worker.end()
+        assert isinstance(failed, Failed)
+        assert failed.message == "What is kept on disk could not be removed: Permission denied."
+
+
+def test_forgetting_takes_nothing_that_a_model_needs() -> None:
+    """A worker without a model may have nothing else to do."""
+    code = "import sys, runtime.worker, runtime.snapshot_folders; assert not {'torch', 'numpy'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_damaged_states_cost_a_notice_and_time(start: Callable[..., Threaded], tmp_path: Path) -> None:
