@@ -254,7 +254,9 @@ def _backend(servers: Mapping[str, profiles.Profile], *, hold: bool = False) -> 
 
         return RemoteBackend(servers, os.environ, Log(paths.log_path()), hold=hold)
 
-    return Backends(Switching(lambda: LocalBackend(command, paths.log_path())), remote)
+    return Backends(
+        Switching(lambda: LocalBackend(command, paths.log_path(), snapshots=paths.snapshots_path())), remote
+    )
 
 
 def _open_standard_streams() -> None:

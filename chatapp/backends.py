@@ -64,7 +64,7 @@ class Backends:
 
     async def drop_cache(self, conversation_id: str | None) -> CacheReport | Failed | None:
         """What this machine keeps is dropped whoever answers now."""
-        return await (self._local if self._local.model is not None else self._active).drop_cache(conversation_id)
+        return await self._local.drop_cache(conversation_id)
 
     async def close(self) -> None:
         if self._remote is not None:

@@ -68,6 +68,8 @@ def _known(answer: CacheReport | Failed | None) -> CacheReport:
 
 def _totals(report: CacheReport) -> str:
     """What is kept, against the budgets."""
+    if not report.memory_budget:
+        return "No model of this machine is open, so nothing is in memory."
     memory = f"In memory {size(report.memory_bytes)} of {size(report.memory_budget)}"
     if not report.disk_budget:
         return f"{memory}; nothing is kept on disk."

@@ -73,11 +73,20 @@ class LocalBackend:
     the oldest open Load or question.
     """
 
-    def __init__(self, command: Sequence[str] = WORKER, log: Path | None = None, patience: float = 60.0) -> None:
-        """`patience`: seconds within which a cancelled request must end before the worker is killed for it."""
+    def __init__(
+        self,
+        command: Sequence[str] = WORKER,
+        log: Path | None = None,
+        patience: float = 60.0,
+        snapshots: Path | None = None,
+    ) -> None:
+        """`patience`: seconds within which a cancelled request must end before the worker is killed for it;
+        `snapshots`: the folder of states on disk, from which they can be dropped whether a model is open or not.
+        """
         self._command = tuple(command)
         self._log = Log(log)
         self._patience = patience
+        self._snapshots = None if snapshots is None else str(snapshots)
         self._listeners: list[Callable[[Event], None]] = []
         self._model: ModelInfo | None = None
         self._loaded: Load | None = None
@@ -169,7 +178,7 @@ class LocalBackend:
         return await self._question(CacheList())
 
     async def drop_cache(self, conversation_id: str | None) -> CacheReport | Failed:
-        return await self._question(CacheDrop(conversation_id))
+        return await self._question(CacheDrop(conversation_id, self._snapshots))
 
     async def close(self) -> None:
         if self._closed:
@@ -201,7 +210,8 @@ class LocalBackend:
             return self._worker
 
     async def _question(self, command: CacheList | CacheDrop) -> CacheReport | Failed:
-        if self._loaded is None and not self._loads:
+        needs_model = isinstance(command, CacheList) or command.snapshots is None
+        if needs_model and self._loaded is None and not self._loads:
             return Failed("No model is open, and what is kept is kept of a model.", "load")
         question = _Question(command, asyncio.get_running_loop().create_future())
         try:

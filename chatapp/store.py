@@ -329,16 +329,20 @@ class Store:
         """Those that can be brought back, last deleted first."""
         return self._conversations("WHERE deleted IS NOT NULL ORDER BY deleted DESC, touched DESC")
 
-    def purge(self, seconds: float) -> list[str]:
-        """Remove for good what was deleted that long ago, and new conversations in which nothing was written.
+    def expired(self, seconds: float) -> list[str]:
+        """The ids of those that were deleted that long ago."""
+        with self.reading() as sql:
+            found = sql.execute(
+                "SELECT id FROM conversations WHERE deleted <= ?", (self._clock() - seconds,)
+            ).fetchall()
+        return [key for (key,) in found]
 
-        Returns the ids of the deleted ones.
-        """
+    def purge(self, seconds: float, expired: Sequence[str]) -> None:
+        """Remove for good those of the `expired` that are, and new conversations in which nothing was written."""
         old = self._clock() - seconds
         with self.transaction() as sql:
-            gone = sql.execute("DELETE FROM conversations WHERE deleted <= ? RETURNING id", (old,)).fetchall()
+            sql.executemany("DELETE FROM conversations WHERE id = ? AND deleted <= ?", [(key, old) for key in expired])
             sql.execute(f"DELETE FROM conversations WHERE {_VOID} AND updated <= ?", (old,))
-        return [key for (key,) in gone]
 
     def holds(self, conversation: Conversation) -> bool:
         """Whether anything was written in a conversation, sent or not."""

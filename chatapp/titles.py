@@ -68,6 +68,7 @@ class Titler:
             thinking=False,
             drafts=0,
             aside=True,
+            awaited=False,
         )
         self._request = request.request_id
         answer, ended = "", False

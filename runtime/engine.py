@@ -17,7 +17,7 @@ from runtime.speculative import DraftLength, FixedLength, StepCosts, check, firs
 
 _REMEMBERED_LENGTHS = 64  # conversations
 SETTLE_CHUNK = 128  # the same while nobody waits: a tenth slower, and no more is lost when the next prompt comes
-ASIDE_CHUNK = 16  # the same where somebody who matters more may come at any time
+IDLE_CHUNK = 16  # the same where somebody who matters more may come at any time
 
 
 class ContextError(UserError):
@@ -51,7 +51,8 @@ class Request:
     boundaries: tuple[int, ...] = ()  # prompt lengths, ascending, to which a later prompt may want to come back
     shared: int = 0  # tokens of the system prompt, with which other conversations may begin too
     begun: int = 0  # tokens at the end of the prompt that are the beginning of the reply
-    aside: bool = False  # nothing of it is kept, and it gives way at once
+    aside: bool = False  # nothing of it is kept
+    awaited: bool = True  # False: it gives way at once
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Engine:
             )
         lent = self.pool.borrow(request.prompt) if request.aside else self.pool.lend(conversation, request.prompt)
         with lent as state:
-            chunk = ASIDE_CHUNK if request.aside else self.model.config.prefill_chunk
+            chunk = self.model.config.prefill_chunk if request.awaited else IDLE_CHUNK
             yield from self._prefill(state, request.prompt, request.boundaries, cancelled, request.shared, chunk=chunk)
             if state.length == len(request.prompt):
                 yield from self._decode(conversation, state, request, cancelled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -78,12 +78,13 @@ class StatePool:
 
     @contextmanager
     def borrow(self, prompt: Sequence[int]) -> Iterator[SequenceState]:
-        """A state of nobody's that begins with as much of `prompt` as one in memory does; it is not kept."""
+        """A state of nobody's that begins with as much of `prompt` as one in memory or on disk does; it is not kept."""
         reached, best = 0, None
         for state in self._states.values():
             if (agreed := _agreement(state, prompt)) > reached:
                 reached, best = agreed, state
-        yield best.fork(reached) if best else self.new_state()
+        restored = self._from_disk(prompt, reached, self._states.values())
+        yield restored or (best.fork(reached) if best else self.new_state())
 
     def set_aside(self, conversation: str) -> None:
         """The conversation's state as it is now can be come back to, whatever becomes of it, for a few of them."""
@@ -190,12 +191,10 @@ class StatePool:
             if (agreed := _agreement(other, prompt)) > reached:
                 best, reached = other, agreed
                 source = name
-        if self.snapshots and (found := self.snapshots.find(prompt, reached)):
-            restored = self.snapshots.load(*found, held=(*([own] if own else []), *self._states.values()))
-            if restored:
-                if best:
-                    restored.adopt(best)
-                return restored
+        if restored := self._from_disk(prompt, reached, (*([own] if own else []), *self._states.values())):
+            if best:
+                restored.adopt(best)
+            return restored
         if best is None:
             return self.new_state()
         if best is not own:
@@ -205,6 +204,11 @@ class StatePool:
             del self._states[source]  # the conversation goes on with that version
         best.rewind(reached)
         return best
+
+    def _from_disk(self, prompt: Sequence[int], beyond: int, held: Iterable[SequenceState]) -> SequenceState | None:
+        """The state that agrees with `prompt` longest, if with more than `beyond` tokens of it."""
+        found = self.snapshots.find(prompt, beyond) if self.snapshots else None
+        return self.snapshots.load(*found, held) if self.snapshots and found else None
 
     def _keep_version(self, conversation: str, own: SequenceState) -> None:
         """The user may come back to this version; it is the first to go when memory is short."""

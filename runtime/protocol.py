@@ -150,7 +150,8 @@ class Generate:
 
     `thinking` None: the model's default. `thinking_budget`: tokens after which the thought is closed.
     `preserve_thinking` None: the template's default. `drafts`: tokens drafted at each step, 0 to 4; None: as many as
-    pay. `aside`: a question of the program itself, of which nothing is kept.
+    pay. `aside`: a question of the program itself, of which nothing is kept. `awaited` False: nobody waits for the
+    answer, and it gives way at once to what somebody does.
     """
 
     request_id: str
@@ -162,6 +163,7 @@ class Generate:
     preserve_thinking: bool | None = None
     drafts: int | None = None
     aside: bool = False
+    awaited: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +185,13 @@ class CacheList:
 
 @dataclass(frozen=True, slots=True)
 class CacheDrop:
-    """Forget the state of one conversation, or with None all states, in memory and on disk: one CacheReport."""
+    """Forget the states of one conversation, or with None all states, in memory and on disk: one CacheReport.
+
+    `snapshots`: the folder from which those of every model go; it takes no model to be open.
+    """
 
     conversation_id: str | None = None
+    snapshots: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from runtime.snapshot_files import LOCK, MANIFEST, DamagedError, Manifest, NewerError, locked, sweep
+from runtime.snapshot_files import DamagedError, Manifest, NewerError
+from runtime.snapshot_folders import LOCK, MANIFEST, all_folders, forget, locked, remove, sweep
 from runtime.thinning import FLOORS, thinned
 
 
@@ -23,7 +24,7 @@ class DiskBudget:
 
     @property
     def nbytes(self) -> int:
-        return sum(folder_bytes(folder) for folder in self._folders())
+        return sum(folder_bytes(folder) for folder in all_folders(self._root))
 
     def places(self, needed: int, place: int) -> int:
         """How many places, of `place` bytes each, a conversation may keep that takes `needed` without any.
@@ -36,7 +37,7 @@ class DiskBudget:
 
     def make_room(self, newest: Path) -> None:
         """Thin out the places of the other snapshots, the one used longest ago first, then let whole ones go."""
-        others = sorted((folder for folder in self._folders() if folder != newest), key=last_used)
+        others = sorted((folder for folder in all_folders(self._root) if folder != newest), key=last_used)
         sizes = {folder: folder_bytes(folder) for folder in (*others, newest)}
         steps: list[Callable[[Path, int], None]] = [partial(_thin, floor=floor) for floor in FLOORS]
         steps.append(lambda folder, excess: self.remove(folder))
@@ -57,17 +58,16 @@ class DiskBudget:
     def remove(self, folder: Path) -> None:
         """Unless another process is writing in it."""
         try:
-            if not folder.is_dir():
-                return
-            with locked(folder) as mine:
-                if mine:
-                    (folder / MANIFEST).unlink(missing_ok=True)  # first: what is left of it is nothing
-                    sweep(folder, None)
+            remove(folder)
         except OSError as error:
             self._on_failure("remove", error)
 
-    def _folders(self) -> list[Path]:
-        return [folder for folder in self._root.glob("*/*") if folder.is_dir() and not folder.is_symlink()]
+    def drop(self, conversation: str | None) -> None:
+        """What is kept of one conversation, or with None of all, whatever model kept it."""
+        try:
+            forget(self._root, conversation)
+        except OSError as error:
+            self._on_failure("remove", error)
 
 
 def folder_bytes(folder: Path) -> int:
@@ -97,7 +97,7 @@ def _thin(folder: Path, excess: int, floor: int) -> None:
             names = {length: manifest.places[length] for length in (*kept[1:], *end)}
             manifest = dataclasses.replace(manifest, places=names)
             manifest.write(folder)
-            sweep(folder, manifest)
+            sweep(folder, manifest.names)
 
 
 def file_bytes(path: Path) -> int:

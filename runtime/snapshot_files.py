@@ -11,12 +11,10 @@ match its hash.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import mmap
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,10 @@ import xxhash
 from torch import Tensor
 
 from runtime.errors import Interrupted
+from runtime.snapshot_folders import MANIFEST
 
 VERSION = 2
 _READABLE = (1, VERSION)  # the first had exact places only
-MANIFEST, LOCK = "manifest.json", "lock"
 _NAME = re.compile(r"(?:ids|kv|mtp|place|place16)-([0-9a-f]{32})\.safetensors")
 _CHUNK = 8 << 20  # bytes written between two looks at whether to go on
 _LARGEST_MANIFEST = 16 << 20  # bytes
@@ -90,6 +88,17 @@ class Manifest:
         if not found.places or max(found.places) != found.tokens or not all(map(_NAME.fullmatch, found.names)):
             raise DamagedError(f"{path} names impossible files")
         return found
+
+
+def is_newer(folder: Path) -> bool:
+    """Whether a later version of the program wrote what is there."""
+    try:
+        Manifest.read(folder)
+    except NewerError:
+        return True
+    except (DamagedError, FileNotFoundError):
+        pass
+    return False
 
 
 def _typed(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,7 +211,7 @@ def read_tensors(folder: Path, name: str, expected: Mapping[str, Tensor]) -> dic
         header = bytes(_header(expected))  # there is one way to write them
         if size != len(header) + sum(tensor.nbytes for tensor in expected.values()) or file.read(len(header)) != header:
             raise DamagedError(f"{name} holds other tensors")
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    data = _mapped(folder / name, size)
     # Hashing maps the pages, without Python's lock: to have them all mapped first, with it, took longer.
     tensors, at = {}, len(header)
     for key, wanted in expected.items():
@@ -213,44 +222,11 @@ def read_tensors(folder: Path, name: str, expected: Mapping[str, Tensor]) -> dic
     return tensors
 
 
-def sweep(folder: Path, manifest: Manifest | None) -> None:
-    """Remove what `manifest` does not name, and with None all of it. Only under the folder's lock."""
-    names = manifest.names | {MANIFEST, LOCK} if manifest else set()
-    for entry in list(os.scandir(folder)):
-        if entry.name not in names:
-            Path(entry.path).unlink(missing_ok=True)
-    if manifest is None:
-        with contextlib.suppress(OSError):  # somebody begins a new snapshot in it
-            folder.rmdir()
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Whether this process alone may write in the folder (which is made); never waits. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / LOCK
+def _mapped(path: Path, size: int) -> memoryview:
+    """A file's bytes; what is written to them stays in this process. Raises OSError."""
+    # Python's own mmap holds a descriptor as long as it is mapped: one for each block of a conversation.
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:  # it has just been removed
-        yield False
-        return
-    try:
-        yield _lock(descriptor) and _is_still(path, descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_still(path: Path, descriptor: int) -> bool:
-    """Whoever had the lock before may have removed the folder."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+        return memoryview(torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).numpy().data)
+    except RuntimeError as error:
+        path.stat()  # FileNotFoundError, if that is the reason
+        raise OSError(str(error)) from error

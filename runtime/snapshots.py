@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import functools
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,18 +22,16 @@ from runtime.kv_cache import BLOCK, KVBlock, KVCache
 from runtime.prefix import common_prefix
 from runtime.snapshot_budget import DiskBudget, file_bytes, folder_bytes, last_used
 from runtime.snapshot_files import (
-    LOCK,
-    MANIFEST,
     DamagedError,
     Manifest,
     NewerError,
     Target,
     digest_of,
-    locked,
+    is_newer,
     read_tensors,
-    sweep,
     write_tensors,
 )
+from runtime.snapshot_folders import LOCK, MANIFEST, folder_name, locked, sweep
 from runtime.snapshot_places import PlaceFiles
 from runtime.thinning import most_useful
 
@@ -138,7 +135,8 @@ class SnapshotStore:
     def save(self, conversation: str, state: SequenceState, cancelled: Callable[[], bool]) -> bool:
         """Write what is not yet there. Returns False if it was cancelled, or another process was at it.
 
-        The end comes first, so that whatever happens then costs only places to come back to.
+        The end comes first, so that whatever happens then costs only places to come back to. Nothing is written over
+        what a newer version wrote.
         """
         if state.length == 0:
             return True
@@ -148,6 +146,8 @@ class SnapshotStore:
                 if not mine:
                     return False
                 before = self._look(folder)
+                if before is None and is_newer(folder):
+                    return True
                 if self._least(state) > self.budget:
                     self._tell_once(
                         "The conversation's state is larger than the budget for states on disk; it is not kept."
@@ -169,10 +169,8 @@ class SnapshotStore:
         return True
 
     def drop(self, conversation: str | None) -> None:
-        """Remove one conversation's snapshot, or all of this model."""
-        folders = [self._folder_of(conversation)] if conversation is not None else list(self._folders())
-        for folder in folders:
-            self._budget.remove(folder)
+        """Remove one conversation's snapshots, or with None all, those of other models too."""
+        self._budget.drop(conversation)
 
     def all(self) -> list[Snapshot]:
         return [*self._snapshots()]
@@ -189,7 +187,7 @@ class SnapshotStore:
     # what is there
 
     def _folder_of(self, conversation: str) -> Path:
-        return self._folder / hashlib.sha256(conversation.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return self._folder / folder_name(conversation)
 
     def _folders(self) -> Iterator[Path]:
         try:
@@ -317,7 +315,7 @@ class SnapshotStore:
         finally:
             manifest = dataclasses.replace(manifest, places=places | end)
             manifest.write(to.folder)
-            sweep(to.folder, manifest)
+            sweep(to.folder, manifest.names)
 
     def _least(self, state: SequenceState) -> int:
         """Bytes that the state takes on disk without any place but its end."""
@@ -333,9 +331,9 @@ class SnapshotStore:
         """After a failed write: what no manifest names would only fill the disk."""
         try:
             with locked(folder) as mine:
-                if mine:
+                if mine and not is_newer(folder):
                     snapshot = self._look(folder)
-                    sweep(folder, snapshot.manifest if snapshot else None)
+                    sweep(folder, snapshot.manifest.names if snapshot else ())
         except OSError:
             _log.exception("cannot clear %s", folder)
 

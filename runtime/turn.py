@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernels.cpu.memory import trim
@@ -58,7 +58,7 @@ class ChatModel:
         cancelled: Callable[[], bool],
         clock: Callable[[], float] = time.perf_counter,
         answer_now: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """Yields PromptProgress and Delta, and ends with Finished. Raises UserError.
 
         `cancelled` and, while a thought is open, `answer_now` are asked at every step.
@@ -85,6 +85,7 @@ class ChatModel:
             shared=0 if command.aside else self._system_tokens(asked, ids),
             begun=len(said),
             aside=command.aside,
+            awaited=command.awaited,
         )
         reply = _Reply(command.request_id, self._tokenizer, request, started, clock, self.engine.context_length)
         if begun is not None:
@@ -107,7 +108,7 @@ class ChatModel:
         """Read the last turn as the next prompt will show it, while the user reads the reply.
 
         The template shows a finished turn otherwise than it was generated: thoughts are dropped, ids may differ.
-        Returns None if there is nothing to do or it was cancelled; it can then be asked again.
+        Returns None if there is nothing to do, or it cannot be done, or it was cancelled; it can then be asked again.
         """
         if self._unsettled is None:
             return None
@@ -119,8 +120,9 @@ class ChatModel:
                 preserve_thinking=command.preserve_thinking,
             )
             done = self.engine.settle(command.conversation_id, ids, self._boundaries(ids), cancelled)
-        except UserError:
-            done = True  # what cannot be prepared is said when it is asked for
+        except UserError:  # what cannot be prepared is said when it is asked for
+            self._unsettled = None
+            return None
         if done:
             self._unsettled = None
         return Settled(command.conversation_id, len(ids)) if done else None

@@ -11,10 +11,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
+from runtime.errors import UserError
 from runtime.fallback import FREED, TO_PROCESSOR, Said, empty, free, is_of_a_card
 from runtime.protocol import (
     AnswerNow,
@@ -110,21 +113,29 @@ class Worker:
         self._fresh = False  # nothing has been brought from disk since then
 
     def run(self) -> None:
-        while True:
-            match self._inbox.next():
-                case Load() as command:
-                    self._guard(partial(self._load, command), None)
-                case Generate() as command:
-                    self._guard(partial(self._generate, command), command.request_id)
-                    self._inbox.forget(command.request_id)
-                case CacheDrop(conversation_id):
-                    self._guard(partial(self._drop, conversation_id), None)
-                case CacheList():
-                    self._guard(self._report, None)
-                case Shutdown():
-                    self._leave()
-                    return
-            self._rest()
+        """Returns at a Shutdown, and when the chat has gone."""
+        try:
+            while self._answer(self._inbox.next()):
+                self._rest()
+        except BrokenPipeError:
+            self._emit = lambda event: None  # nobody hears it
+        self._leave()
+
+    def _answer(self, command: Command) -> bool:
+        """Whether there may be more to answer."""
+        match command:
+            case Load():
+                self._guard(partial(self._load, command), None)
+            case Generate():
+                self._guard(partial(self._generate, command), command.request_id)
+                self._inbox.forget(command.request_id)
+            case CacheDrop():
+                self._guard(partial(self._drop, command), None)
+            case CacheList():
+                self._guard(self._report, None)
+            case Shutdown():
+                return False
+        return True
 
     def _load(self, command: Load) -> None:
         from runtime import lean_torch
@@ -169,13 +180,15 @@ class Worker:
         key, said, freed = command.request_id, Said(), False
         while True:
             try:
-                for event in self._chat.generate(
+                events = self._chat.generate(
                     said.rest(command),
                     lambda: self._inbox.cancelled(key),
                     answer_now=lambda: self._inbox.answer_now(key),
-                ):
-                    said.follow(event)
-                    self._emit(event)
+                )
+                with closing(events):  # if nobody hears the next one, the state goes back to the pool at once
+                    for event in events:
+                        said.follow(event)
+                        self._emit(event)
                 return
             except Exception as error:
                 if not is_of_a_card(error, self._chat):
@@ -200,9 +213,16 @@ class Worker:
         )
         self._emit(TO_PROCESSOR)
 
-    def _drop(self, conversation_id: str | None) -> None:
+    def _drop(self, command: CacheDrop) -> None:
         if self._chat is not None:
-            self._chat.drop(conversation_id)
+            self._chat.drop(command.conversation_id)
+        if command.snapshots is not None:
+            from runtime.snapshot_folders import forget
+
+            try:
+                forget(Path(command.snapshots), command.conversation_id)
+            except OSError as error:
+                raise UserError(f"What is kept on disk could not be removed: {error.strerror}.") from error
         self._report()
 
     def _report(self) -> None:
@@ -247,24 +267,34 @@ class Worker:
             raise
         except Exception:
             _log.exception("preparing failed")
-            self._chat.engine.pool.clear()
+            self._let_go(cancelled if leaving else lambda: False)
 
     def _guard(self, work: Callable[[], None], request_id: str | None) -> None:
         """Whatever goes wrong ends the request, not the process, and is said in one sentence."""
         try:
             work()
+        except BrokenPipeError:  # the chat has gone, and what it asked for is kept as far as it came
+            raise
         except Exception as error:
             message, kind = explain(error)
-            if kind in ("internal", "memory") and self._chat:
-                self._chat.engine.pool.clear()
             kept = request_id is None and self._chat is not None
             self._emit(Failed(message, kind, traceback.format_exc(), request_id, model_kept=kept))
+            if kind in ("internal", "memory"):
+                self._let_go(lambda: False)
+
+    def _let_go(self, cancelled: Callable[[], bool]) -> None:
+        """After an error of ours: clear the memory of states, those that can be saved being saved first."""
+        if self._chat is None:
+            return
+        try:
+            self._chat.save(cancelled)
+        except Exception:
+            _log.exception("saving failed")
+        self._chat.engine.pool.clear()
 
 
 def explain(error: Exception) -> tuple[str, Failure]:
     """One sentence for the user, and what kind of failure it is."""
-    from runtime.errors import UserError
-
     if isinstance(error, UserError):
         return str(error), error.kind
     if isinstance(error, MemoryError) or "memory" in str(error).lower():
@@ -272,7 +302,7 @@ def explain(error: Exception) -> tuple[str, Failure]:
     return f"An unexpected error stopped this ({type(error).__name__}); the log has the details.", "internal"
 
 
-def main() -> int:
+def main() -> NoReturn:
     # A stray print anywhere, in C too, must not end up between the events.
     events = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
@@ -284,11 +314,10 @@ def main() -> int:
     inbox.start()
     try:
         Worker(inbox, lambda event: _write(events, encode(event))).run()
-    except BrokenPipeError:
-        return 0
     finally:
-        # The reader thread may hold stdin's lock, and nothing here needs an orderly interpreter exit.
-        sys.stderr.flush()
+        with suppress(OSError):  # whoever reads the log may have gone too
+            sys.stderr.flush()
+    # The reader thread may hold stdin's lock, and nothing here needs an orderly interpreter exit.
     os._exit(0)
 
 

@@ -20,6 +20,7 @@ from chatapp.thread import source_of
 from chatapp.turns import ASIDE
 from chatapp.unsent import Unsent
 from chatapp.welcome import Welcome
+from runtime.protocol import Failed
 
 if TYPE_CHECKING:
     from chatapp.sidebar import Sidebar
@@ -46,9 +47,15 @@ class ConversationsPart(VersionsPart, SidebarPart):
         self.set_interval(LOOK_SECONDS, self._look)
 
     async def _purge(self) -> None:
-        """What was deleted a week ago is gone for good, its states too."""
-        for key in await asyncio.to_thread(self._store.purge, KEPT_SECONDS):
-            await self._backend.drop_cache(key)
+        """What was deleted a week ago is gone for good, its states too.
+
+        They first: without its id nobody finds them. What fails is tried again when the chat starts the next time.
+        """
+        expired = await asyncio.to_thread(self._store.expired, KEPT_SECONDS)
+        for key in expired:
+            if isinstance(await self._backend.drop_cache(key), Failed):
+                return
+        await asyncio.to_thread(self._store.purge, KEPT_SECONDS, expired)
 
     def turns_changed(self) -> None:
         super().turns_changed()

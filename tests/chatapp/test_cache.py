@@ -58,6 +58,10 @@ class TestPage:
         assert "In memory 50 MB of 8.0 GB, on disk 1.3 GB of 16 GB." in page(REPORT, {}, None)
         assert "In memory 50 MB of 8.0 GB; nothing is kept on disk." in page(replace(REPORT, disk_budget=0), {}, None)
 
+    def test_without_a_model_there_are_no_budgets(self) -> None:
+        text = page(CacheReport((), 0, 0, 0, 0), {}, None)
+        assert text.endswith("No model of this machine is open, so nothing is in memory.")
+
     def test_nothing_kept_is_a_sentence(self) -> None:
         text = page(CacheReport((), 0, 1000, 0, 0), {}, None)
         assert text == "Nothing is kept of conversations yet. In memory 0 B of 1.0 kB; nothing is kept on disk."

@@ -123,7 +123,7 @@ class TestChat:
             await chat.until(lambda: "They asked a thing." in chat.text())
             await chat.ask("fourth")
         asked, after = backend.requests[-2:]
-        assert asked.aside
+        assert asked.aside and asked.awaited
         assert asked.thinking is False
         assert asked.messages[0].content == "first question"
         assert "Summarise" in asked.messages[-1].content

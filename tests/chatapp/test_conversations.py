@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from fake_backend import MODEL, FakeBackend, Gate, say
 from harness import here, running
 
 from chatapp.options import ChatOptions
+from chatapp.parts.conversations import KEPT_SECONDS
 from chatapp.store import Store
-from runtime.protocol import LoadProgress, Message, Ready
+from runtime.protocol import Failed, LoadProgress, Message, Ready
+
+
+class TestDeletedLongAgo:
+    def deleted(self, folder: Path) -> str:
+        then = time.time() - KEPT_SECONDS - 1
+        store = Store(folder / "conversations.db", lambda: then)
+        made = store.create()
+        store.add(made.id, None, "user", "a secret")
+        store.delete(made.id)
+        store.close()
+        return made.id
+
+    async def test_it_goes_for_good_after_its_states(self, tmp_path: Path) -> None:
+        key, backend = self.deleted(tmp_path), FakeBackend()
+        async with running(backend, tmp_path, ChatOptions()) as chat:
+            await chat.until(lambda: not chat.store.deleted())
+        assert backend.dropped == [key]
+
+    async def test_it_is_tried_again_at_the_next_start_if_its_states_stay(self, tmp_path: Path) -> None:
+        key, backend = self.deleted(tmp_path), FakeBackend()
+        backend.kept = Failed("The engine crashed.", "worker")
+        async with running(backend, tmp_path, ChatOptions()) as chat:
+            await chat.until(lambda: bool(backend.dropped))
+            await chat.pilot.pause()
+            assert [each.id for each in chat.store.deleted()] == [key]
 
 
 class TestConversations:

@@ -71,6 +71,18 @@ async def test_without_a_model_no_worker_is_started_to_tell_it(backend: Workers,
     assert not (tmp_path / "received").exists()
 
 
+async def test_what_lies_on_disk_is_dropped_without_a_model(backend: Workers, tmp_path: Path) -> None:
+    """And the load that comes right after finds the same worker."""
+    one = backend(kept=KEPT, snapshots=tmp_path / "snapshots")
+    async with asyncio.timeout(SECONDS):
+        report, loaded = await asyncio.gather(one.drop_cache("c1"), everything(one.load(Load("/m/q.gguf"))))
+    assert isinstance(report, CacheReport)
+    assert kinds(loaded)[-1] is Ready
+    first, second = received(tmp_path)
+    assert first == {"type": "CacheDrop", "conversation_id": "c1", "snapshots": str(tmp_path / "snapshots")}
+    assert second["type"] == "Load"
+
+
 async def test_a_question_that_nobody_waits_for_any_more_leaves_the_next_its_answer(backend: Workers) -> None:
     one = backend(kept=KEPT, cache=[{"delay": 0.2}])
     await everything(one.load(Load("/m/q.gguf")))

@@ -90,6 +90,6 @@ def test_a_reply_is_found_as_it_stands_in_the_end(store: Store) -> None:
     assert found(store, "whale") == []
     assert found(store, "shark") == [made.id]
     store.delete(made.id)
-    store.purge(-1)
+    store.purge(-1, [made.id])
     with store.reading() as sql:
         assert sql.execute("SELECT count(*) FROM words WHERE words MATCH 'shark'").fetchone() == (0,)

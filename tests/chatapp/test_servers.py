@@ -223,3 +223,13 @@ class TestBackends:
             assert await backend.cache() is None
             await backend.close()
         assert local.dropped == ["c"]
+
+    async def test_what_this_machine_keeps_is_dropped_though_no_model_of_it_was_opened(self) -> None:
+        local = FakeBackend()
+        async with serving(answering("x")) as server:
+            backend = Backends(local, lambda: RemoteBackend({}, {}))
+            async for _ in backend.load(ChatOptions().load(server.url)):
+                pass
+            assert await backend.drop_cache("c") == local.kept
+            await backend.close()
+        assert local.dropped == ["c"]

@@ -150,7 +150,8 @@ def test_delete_takes_the_messages_along_and_no_others(store: Store, path: Path)
         store.add(one.id, asked.id, "assistant", "hi")
     store.delete(made.id)
     assert store.get(made.id) is None
-    assert store.purge(0) == [made.id]
+    store.purge(0, [made.id, other.id])
+    assert store.deleted() == []
     assert texts(store.thread(other.id)) == ["hello", "hi"]
     with sqlite3.connect(path) as raw:
         assert raw.execute("SELECT count(*) FROM nodes").fetchone() == (2,)
@@ -183,7 +184,8 @@ def test_what_was_deleted_long_ago_is_removed(store: Store) -> None:
     store.delete(first.id)
     store._clock.now += 100  # type: ignore[attr-defined]
     store.delete(second.id)
-    assert store.purge(50) == [first.id]
+    assert store.expired(50) == [first.id]
+    store.purge(50, [first.id, second.id])
     assert [each.id for each in store.deleted()] == [second.id]
 
 

@@ -36,7 +36,7 @@ async def test_the_model_is_asked_below_the_conversation_and_names_it(tmp_path: 
         await chat.ask("How do I make soup?")
         await chat.until(lambda: title(chat) == "Lentil soup")
         asked = engine.requests[1]
-        assert asked.aside
+        assert asked.aside and not asked.awaited
         assert asked.thinking is False
         assert [message.content for message in asked.messages[:-1]] == ["How do I make soup?", "Lentils and water."]
         assert [node.content for node in chat.thread()] == ["How do I make soup?", "Lentils and water."]

@@ -48,9 +48,9 @@ class Workers:
         self._folder = folder
         self._made: list[LocalBackend] = []
 
-    def __call__(self, patience: float = SECONDS, **script: Any) -> LocalBackend:
+    def __call__(self, patience: float = SECONDS, snapshots: Path | None = None, **script: Any) -> LocalBackend:
         command = (sys.executable, FAKE, json.dumps({"record": str(self._folder / "received"), **script}))
-        self._made.append(LocalBackend(command, self._folder / "log" / "worker.log", patience))
+        self._made.append(LocalBackend(command, self._folder / "log" / "worker.log", patience, snapshots))
         return self._made[-1]
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from rewrite import GOLDENS
 
 import runtime.kv_cache
 import runtime.snapshots
-from runtime import snapshot_files
+from runtime import snapshot_folders
 from runtime.cache import SequenceState
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
@@ -48,7 +48,7 @@ def files(folder: Path) -> dict[str, tuple[int, int]]:
     return {
         path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
         for path in folder.glob("*/*/*")
-        if path.name != snapshot_files.LOCK
+        if path.name != snapshot_folders.LOCK
     }
 
 

@@ -9,6 +9,7 @@ import pytest
 from states import never
 from test_reuse import opened
 
+from runtime.models.config import ModelConfig
 from runtime.protocol import Delta, Finished, Generate, Message, PromptProgress, Sampling
 from runtime.turn import ChatModel
 
@@ -160,19 +161,23 @@ def test_an_aside_does_not_keep_a_turn_from_settling(model: ChatModel) -> None:
     assert model.settle(never)
 
 
-def test_an_aside_gives_way_within_a_few_tokens_of_its_prompt(model: ChatModel) -> None:
+@pytest.mark.parametrize(("awaited", "read"), [(False, 16), (True, 64)])
+def test_an_aside_that_nobody_waits_for_gives_way_within_a_few_tokens_of_its_prompt(
+    model: ChatModel, monkeypatch: pytest.MonkeyPatch, awaited: bool, read: int
+) -> None:
+    monkeypatch.setattr(ModelConfig, "prefill_chunk", 64)
     model.drop(None)
     asked = (Message("user", "word " * 200),)
     begun: list[int] = []
     ended = None
-    command = Generate("r", "a", asked, GREEDY, aside=True, thinking=False)
+    command = Generate("r", "a", asked, GREEDY, aside=True, awaited=awaited, thinking=False)
     for event in model.generate(command, lambda: any(begun)):
         if isinstance(event, PromptProgress):
             begun.append(event.done)
         elif isinstance(event, Finished):
             ended = event
     assert ended is not None
-    assert (ended.reason, ended.stats.prefilled_tokens) == ("cancelled", 16)
+    assert (ended.reason, ended.stats.prefilled_tokens) == ("cancelled", read)
 
 
 def test_a_dropped_conversation_leaves_nothing_to_go_on_from(model: ChatModel) -> None:

@@ -190,6 +190,19 @@ class TestHoldings:
         assert engine.pool.nbytes == 0
 
 
+def test_an_aside_goes_on_from_what_is_on_disk_and_keeps_nothing(model: Qwen35, tmp_path: Path) -> None:
+    """Of a conversation that is resumed, a summary may be the first that is asked for."""
+    before = new_engine(model, store=new_store(model, tmp_path))
+    ask(before, "a", request(prompt(1), (), 1))
+    assert before.pool.save(never)
+    engine = new_engine(model, store=new_store(model, tmp_path))
+    aside = dataclasses.replace(request([*prompt(1), 7, 8]), aside=True)
+    tokens, cached = ask(engine, "a", aside)
+    assert cached == len(prompt(1))
+    assert tokens == ask(new_engine(model), "a", aside)[0]
+    assert len(engine.pool) == 0
+
+
 def test_what_comes_from_disk_keeps_the_places_that_are_in_memory(model: Qwen35, tmp_path: Path) -> None:
     """A snapshot may reach a little further than the state in memory, and has fewer places to come back to."""
     engine = new_engine(model, store=new_store(model, tmp_path))

@@ -11,7 +11,7 @@ import pytest
 from saved import IDS, files, in_small_blocks, restored, state_of
 from states import never, new_store
 
-from runtime import snapshot_files
+from runtime import snapshot_folders
 from runtime.models.qwen35 import Qwen35
 from runtime.snapshots import SnapshotStore
 
@@ -31,7 +31,7 @@ class TestBudget:
         size = store.nbytes // 3
         stamps = iter(range(1_000_000, 1_000_100))
         for name in "abc":
-            os.utime(store._folder_of(name) / snapshot_files.LOCK, (0, next(stamps)))
+            os.utime(store._folder_of(name) / snapshot_folders.LOCK, (0, next(stamps)))
         assert restored(store, prompts["a"])  # used now
         tight = new_store(model, tmp_path, budget=3 * size + size // 2)
         tight.save("d", state_of(model, prompts["d"]), never)
@@ -57,7 +57,7 @@ class TestBudget:
         store, state = new_store(model, tmp_path), state_of(model, IDS)
         for stamp, name in enumerate(("a", "fork of a")):
             store.save(name, state.fork(60), never)
-            os.utime(store._folder_of(name) / snapshot_files.LOCK, (0, 1_000_000 + stamp))
+            os.utime(store._folder_of(name) / snapshot_folders.LOCK, (0, 1_000_000 + stamp))
         room = store.nbytes * 5 // 4
         tight = new_store(model, tmp_path, budget=room)
         tight.save("b", state_of(model, [9, *IDS[1:]]), never)
@@ -65,13 +65,16 @@ class TestBudget:
         assert sum(path.stat().st_size for path in tmp_path.glob("*/*/*")) <= room
 
     def test_dropping(self, model: Qwen35, tmp_path: Path) -> None:
-        store = new_store(model, tmp_path)
+        """The ids are the text: they stay with no model, whichever is open."""
+        store, other = new_store(model, tmp_path), new_store(model, tmp_path, key="other")
         for name in "abc":
-            store.save(name, state_of(model, [ord(name), *IDS]), never)
+            for one in (store, other):
+                one.save(name, state_of(model, [ord(name), *IDS]), never)
         store.drop("b")
-        assert {found.manifest.conversation for found in store.all()} == {"a", "c"}
+        for one in (store, other):
+            assert {found.manifest.conversation for found in one.all()} == {"a", "c"}
         store.drop(None)
-        assert store.all() == []
+        assert store.all() == other.all() == []
         assert files(tmp_path) == {}
 
     def test_earlier_places_of_others_go_before_whole_conversations(self, model: Qwen35, tmp_path: Path) -> None:
@@ -80,7 +83,7 @@ class TestBudget:
         names, starts = "abc", tuple(range(5, 200, 5))
         for stamp, name in enumerate(names):
             store.save(name, state_of(model, [ord(name), *ids[1:]], starts), never)
-            os.utime(store._folder_of(name) / snapshot_files.LOCK, (0, 1_000_000 + stamp))
+            os.utime(store._folder_of(name) / snapshot_folders.LOCK, (0, 1_000_000 + stamp))
         whole, place = store.nbytes // 3, _place_bytes(store)
         last = state_of(model, [ord("d"), *ids[1:]], starts)
         counts = []
@@ -135,7 +138,7 @@ class TestBudget:
         store.save("a", state_of(model, IDS, tuple(range(5, 60, 5))), never)
         before = store.all()
         tight = new_store(model, tmp_path, budget=store.nbytes * 11 // 10)
-        with (store._folder_of("a") / snapshot_files.LOCK).open() as lock:
+        with (store._folder_of("a") / snapshot_folders.LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             tight.save("b", state_of(model, [9, *IDS], ()), never)
             assert [found for found in tight.all() if found.manifest.conversation == "a"] == before

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import xxhash
 from rewrite import GOLDENS
 from saved import IDS, files, in_small_blocks, only_folder, restored, state_of
 from states import ask, assert_same_state, never, new_engine, new_store, prefilled, request
 
-from runtime import snapshot_files, snapshot_places
+from runtime import snapshot_files, snapshot_folders, snapshot_places
 from runtime.models.loading import load_model
 from runtime.models.qwen35 import Qwen35
 
@@ -65,6 +66,25 @@ class TestDamage:
     def test_a_file_missing(self, model: Qwen35, saved: Path, pattern: str) -> None:
         assert len(self.damaged(model, saved, Path.unlink, pattern)) == 1
 
+    @pytest.mark.parametrize("gone", [True, False])
+    def test_a_file_that_cannot_be_mapped(
+        self, model: Qwen35, saved: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
+    ) -> None:
+        """Swept away since it was looked at, or there is no memory for it: then it stays."""
+
+        def refuse(name: str, **kwargs: object) -> None:
+            if gone:
+                Path(name).unlink()
+            raise RuntimeError(f"unable to mmap 4096 bytes from file <{name}>: Cannot allocate memory (12)")
+
+        notices: list[str] = []
+        store = new_store(model, saved, notices=notices)
+        [snapshot] = store.all()
+        monkeypatch.setattr(torch, "from_file", refuse)
+        assert store.load(snapshot, 60) is None
+        assert len(notices) == 1
+        assert (files(saved) == {}) == gone
+
     @pytest.mark.parametrize(
         "changes",
         [
@@ -93,12 +113,13 @@ class TestDamage:
         assert len(notices) == 1
 
     def test_a_newer_version_is_left_alone(self, model: Qwen35, saved: Path) -> None:
-        path = only_folder(saved) / snapshot_files.MANIFEST
+        path = only_folder(saved) / snapshot_folders.MANIFEST
         path.write_text(json.dumps({**json.loads(path.read_text()), "version": snapshot_files.VERSION + 1, "more": []}))
         before, notices = files(saved), list[str]()
         store = new_store(model, saved, notices=notices)
         assert restored(store, IDS) is None
         assert restored(store, IDS) is None
+        assert store.save("a", state_of(model, IDS[:20]), never)
         assert files(saved) == before
         assert len(notices) == 1
         assert "newer" in notices[0]
@@ -108,7 +129,7 @@ class TestDamage:
         store = new_store(model, saved)
         [snapshot] = store.all()
         places = [[60, snapshot.manifest.places[60]]]
-        path = snapshot.folder / snapshot_files.MANIFEST
+        path = snapshot.folder / snapshot_folders.MANIFEST
         body = {**json.loads(path.read_text()), "version": 1, "places": places}
         del body["hash"]
         body["hash"] = xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode())

@@ -18,7 +18,7 @@ from rewrite import GOLDENS
 from saved import IDS, files, in_small_blocks, only_folder, restored, state_of
 from states import ask, assert_same_state, never, new_engine, new_store, prefilled, request
 
-from runtime import snapshot_files
+from runtime import snapshot_files, snapshot_folders
 from runtime.models.qwen35 import Qwen35
 
 
@@ -35,7 +35,7 @@ class TestTwoProcesses:
         store = new_store(model, tmp_path)
         store.save("a", state_of(model, IDS[:40]), never)
         before = files(tmp_path)
-        with (only_folder(tmp_path) / snapshot_files.LOCK).open() as lock:
+        with (only_folder(tmp_path) / snapshot_folders.LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             assert not store.save("a", state_of(model, IDS), never)
             store.drop("a")
@@ -135,5 +135,5 @@ def test_kill_9_at_any_moment_leaves_the_old_or_the_new(model: Qwen35, tmp_path:
     assert store.load(snapshot, 60)
     assert store.save("a", state_of(model, IDS), never)  # nobody holds its lock, and its debris is swept away
     manifest = snapshot_files.Manifest.read(only_folder(tmp_path))
-    assert files(tmp_path).keys() == manifest.names | {snapshot_files.MANIFEST}
+    assert files(tmp_path).keys() == manifest.names | {snapshot_folders.MANIFEST}
     assert found == {7, 9}

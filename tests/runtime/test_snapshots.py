@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from saved import BLOCK, IDS, files, in_small_blocks, only_folder, restored, state_of
 from states import after, ask, assert_same_state, never, new_engine, new_store, prefilled, request
 
-from runtime import snapshot_files
+from runtime import snapshot_files, snapshot_folders
 from runtime.models.qwen35 import Qwen35
 from runtime.snapshots import SnapshotStore
 
@@ -63,6 +63,15 @@ class TestRoundTrip:
         again = restored(new_store(model, tmp_path), IDS)
         assert again
         assert_same_state(again, prefilled(model, IDS))
+
+    def test_a_conversation_that_was_read_holds_no_file_open(self, model: Qwen35, tmp_path: Path) -> None:
+        """A long one has hundreds of blocks, and a process as few as 256 descriptors."""
+        new_store(model, tmp_path).save("a", state_of(model, IDS), never)
+        before = len(list(Path("/dev/fd").iterdir()))
+        state = restored(new_store(model, tmp_path), IDS)
+        assert state
+        assert len(list(Path("/dev/fd").iterdir())) == before
+        assert_same_state(state, prefilled(model, IDS))
 
     def test_8_bit_keys_and_values_come_back_as_they_were(self, model: Qwen35, tmp_path: Path) -> None:
         state = prefilled(model, IDS, "q8")
@@ -180,7 +189,7 @@ class TestIncrement:
         store.save("a", state_of(model, IDS, (20,)), never)
         store.save("a", state_of(model, IDS[::-1]), never)
         manifest = snapshot_files.Manifest.read(only_folder(tmp_path))
-        assert files(tmp_path).keys() == manifest.names | {snapshot_files.MANIFEST}
+        assert files(tmp_path).keys() == manifest.names | {snapshot_folders.MANIFEST}
 
     def test_places_of_a_former_session_stay_while_they_hold(self, model: Qwen35, tmp_path: Path) -> None:
         new_store(model, tmp_path).save("a", state_of(model, IDS[:50], (10, 20, 30)), never)

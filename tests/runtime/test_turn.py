@@ -10,10 +10,11 @@ from unittest.mock import Mock
 import pytest
 from small_vocabulary import END_THINK, ENDOFTEXT, IM_END, IM_START, THINK, metadata
 
-from runtime.chat_template import ChatTemplate
+from runtime.chat_template import CHATML, ChatTemplate
 from runtime.engine import Done, NewToken, Prefilled, Request, Step
 from runtime.presets import presets
 from runtime.protocol import Delta, Event, Finished, Generate, Message, PromptProgress, Sampling
+from runtime.speculative import NumbersError
 from runtime.tokenizer import Tokenizer
 from runtime.turn import ChatModel
 
@@ -47,8 +48,8 @@ class ScriptedEngine:
         return not cancelled()
 
 
-def chat(engine: ScriptedEngine) -> ChatModel:
-    template = ChatTemplate("", TOKENIZER)
+def chat(engine: ScriptedEngine, source: str = "") -> ChatModel:
+    template = ChatTemplate(source, TOKENIZER)
     return ChatModel(engine, TOKENIZER, template, presets({}), thinking_default=True)  # type: ignore[arg-type]
 
 
@@ -269,6 +270,24 @@ class TestSettling:
         model = chat(engine)
         list(model.generate(Generate("r", "c", (Message("user", "one"),)), lambda: True))
         assert (model.settle(lambda: False) is not None) == settles == bool(engine.settled)
+
+    def test_what_the_template_refuses_is_not_prepared(self) -> None:
+        """Some take one turn only."""
+        engine = ScriptedEngine(ids("hello", IM_END))
+        one_turn = "{%- if messages|length > 1 %}{{ raise_exception('one turn only') }}{% endif %}"
+        model = chat(engine, one_turn + CHATML)
+        list(model.generate(Generate("r", "c", (Message("user", "one"),)), lambda: False))
+        assert model.settle(lambda: False) is None
+        assert model._unsettled is None
+        assert engine.settled == []
+
+    def test_what_the_model_cannot_read_again_is_not_said_to_be_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        engine = ScriptedEngine(ids("hello", IM_END))
+        model = chat(engine)
+        list(model.generate(Generate("r", "c", (Message("user", "one"),)), lambda: False))
+        monkeypatch.setattr(engine, "settle", Mock(side_effect=NumbersError("Not a number.")))
+        assert model.settle(lambda: False) is None
+        assert model._unsettled is None
 
     def test_cancelled_it_can_be_asked_again(self) -> None:
         engine = ScriptedEngine(ids("hello", IM_END))

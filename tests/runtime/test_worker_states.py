@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from rewrite import GOLDENS
-from test_worker import Process
+from test_worker import ROOT, Process
 
 import runtime.worker
 from runtime.protocol import (
@@ -21,11 +24,13 @@ from runtime.protocol import (
     Command,
     Delta,
     Event,
+    Failed,
     Finished,
     Generate,
     Load,
     Message,
     Notice,
+    PromptProgress,
     Ready,
     Sampling,
     Settled,
@@ -47,13 +52,21 @@ class Threaded:
         self.commands = os.fdopen(write, "wb", buffering=0)
         self.source = os.fdopen(read, "rb")
         self.events: queue.Queue[Event] = queue.Queue()
+        self.last: type[Event] | None = None  # of the events that somebody hears
+        self.gone = False
         inbox = Inbox(self.source)
         inbox.start()
-        self.thread = threading.Thread(target=Worker(inbox, self.events.put).run)
+        self.thread = threading.Thread(target=Worker(inbox, self.emit).run)
         self.thread.start()
         if changes:
             self.send(load(**changes))
             self.until(Ready)
+
+    def emit(self, event: Event) -> None:
+        if self.gone:
+            raise BrokenPipeError
+        self.events.put(event)
+        self.gone = type(event) is self.last
 
     def send(self, *commands: Command) -> None:
         for command in commands:
@@ -146,6 +159,60 @@ class TestTheNextWorker:
             slow.setattr(ChatModel, "settle", endless)
             slow.setattr(runtime.worker, "_LEAVE_SECONDS", 0.5)
             ask(worker, STORY, settled=False)
+            worker.end()
+        self.goes_on(start())
+
+    @pytest.mark.parametrize("last", [PromptProgress, Delta, Finished])
+    def test_goes_on_though_the_chat_was_killed_in_the_middle_of_a_turn(
+        self, start: Callable[..., Threaded], last: type[Event]
+    ) -> None:
+        """Both pipes break then. What was read before stays too."""
+        worker = start()
+        worker.send(Generate("q", "b", messages(f"{STORY} {STORY}"), SHORT, thinking=False))
+        worker.until(Finished)
+        worker.send(Generate("r", "a", messages(STORY), SHORT, thinking=False))
+        worker.last = last
+        worker.thread.join(60)
+        assert not worker.thread.is_alive()
+        assert worker.gone
+        worker = start()
+        kept = {state.conversation_id: state.tokens for state in report(worker, CacheList()).states}
+        assert kept["b"] > 50
+        if last is not PromptProgress:  # after the first, nothing of the prompt is read
+            self.goes_on(worker)
+
+    def test_goes_on_though_settling_failed(
+        self, start: Callable[..., Threaded], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(chat: ChatModel, cancelled: Callable[[], bool]) -> None:
+            raise RuntimeError("boom")
+
+        worker = start()
+        with monkeypatch.context() as failing:
+            failing.setattr(ChatModel, "settle", broken)
+            ask(worker, STORY, settled=False)
+            report(worker, CacheList())
+            worker.end()
+        self.goes_on(start())
+
+    def test_goes_on_though_another_conversation_s_turn_failed(
+        self, start: Callable[..., Threaded], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Before there was time to save this one."""
+        generate = ChatModel.generate
+
+        def broken(chat: ChatModel, command: Generate, *args: object, **more: object) -> Iterator[Event]:
+            if command.conversation_id == "b":
+                raise RuntimeError("boom")
+            return generate(chat, command, *args, **more)  # type: ignore[arg-type]
+
+        worker = start()
+        with monkeypatch.context() as failing:
+            failing.setattr(ChatModel, "generate", broken)
+            texts = {"a": STORY, "c": "Why?", "b": "When?"}
+            worker.send(*(Generate(name, name, messages(text), SHORT, thinking=False) for name, text in texts.items()))
+            failed = worker.until(Failed)[-1]
+            assert isinstance(failed, Failed) and failed.request_id == "b"
             worker.end()
         self.goes_on(start())
 
@@ -262,6 +329,44 @@ class TestReport:
         assert empty.memory_bytes == empty.disk_bytes == 0
         assert not [path for path in (tmp_path / "states").rglob("*") if path.is_file()]
         assert ask(worker, "Hello").stats.cached_tokens == 0
+
+    def test_dropping_takes_no_model(self, start: Callable[..., Threaded], tmp_path: Path) -> None:
+        worker, folder = start(), tmp_path / "states"
+        for name in "ab":
+            ask(worker, "Hello", name=name)
+        worker.end()
+        worker = Threaded()
+        try:
+            assert report(worker, CacheDrop("b", str(folder))) == CacheReport((), 0, 0, 0, 0)
+        finally:
+            worker.end()
+        worker = start()
+        assert [state.conversation_id for state in report(worker, CacheList()).states] == ["a"]
+        worker.end()
+        worker = start(snapshots=None)
+        report(worker, CacheDrop(None, str(folder)))
+        assert not [path for path in folder.rglob("*") if path.is_file()]
+
+    def test_what_cannot_be_dropped_is_a_sentence(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        def refuse(folder: Path) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr("runtime.snapshot_folders.remove", refuse)
+        (tmp_path / "model" / "conversation").mkdir(parents=True)
+        worker = Threaded()
+        try:
+            worker.send(CacheDrop(None, str(tmp_path)))
+            failed = worker.until(Failed)[-1]
+        finally:
+            worker.end()
+        assert isinstance(failed, Failed)
+        assert failed.message == "What is kept on disk could not be removed: Permission denied."
+
+
+def test_forgetting_takes_nothing_that_a_model_needs() -> None:
+    """A worker without a model may have nothing else to do."""
+    code = "import sys, runtime.worker, runtime.snapshot_folders; assert not {'torch', 'numpy'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_damaged_states_cost_a_notice_and_time(start: Callable[..., Threaded], tmp_path: Path) -> None:
