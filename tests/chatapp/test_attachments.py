@@ -223,3 +223,30 @@ class TestChips:
         chips = Chips(tmp_path)
         assert chips.folded(message) == "Summarise this:\n[paste 1: 500 lines]"
         assert chips.unfolded(chips.folded(message)) == message
+
+    def test_a_pasted_page_brings_no_file(self, tmp_path: Path) -> None:
+        """Nobody has read all of it: what it names stays a name."""
+        chips = self.chips(tmp_path)
+        pasted = "\n".join(["of a page"] * 30 + ["@a.py, @pic.png and @none.py"])
+        text = f"see {chips.paste(pasted)} @none.txt"
+        assert [chip.name for chip in chips.found(text)] == ["paste 1"]
+        assert chips.attached(text) == f"see {pasted} @none.txt"
+        assert chips.missing(chips.attached(text)) == ["none.txt"]
+
+    def test_a_file_that_is_also_named_in_a_paste_comes_back_with_its_message(self, tmp_path: Path) -> None:
+        chips = self.chips(tmp_path)
+        token = chips.paste("see @a.py\n" * 31)
+        unfolded = chips.attached(chips.pasted(token))  # in sight, and so meant
+        assert chips.folded(unfolded) == f"{token} @a.py"
+        assert chips.attached(chips.folded(unfolded)).count("\n\nFile a.py:") == 1
+
+    def test_files_of_the_users_own_long_words_are_listed_and_sent(self, tmp_path: Path) -> None:
+        chips = self.chips(tmp_path)
+        token = chips.paste("page @my.txt\n" * 30 + "@pic.png")
+        written = "Compare:\n" + "words\n" * 300 + f"with @a.py, @a.py and\n{chips.pasted(token)}"
+        text = chips.folded(written)
+        assert text == "Compare:\n[paste 2: 332 lines]"
+        assert [(chip.name, chip.paste) for chip in chips.found(text)] == [("paste 2", True), ("a.py", False)]
+        message = chips.attached(text)
+        assert detach(message) == (written, (Attached("a.py", "print(1)"),))
+        assert chips.folded(message) == text
