@@ -60,7 +60,7 @@ class OpenFence:
 
     def __init__(self, rows: list[Row], width: int, opening: Opening) -> None:
         self.opening = opening
-        self.lines: list[str] = []
+        self.lines: list[str] = []  # as they came, so that they can be laid out anew
         rows.append(fence_top(opening.language, width))
         self._tail = Tail(
             rows,
@@ -73,10 +73,14 @@ class OpenFence:
     def work(self) -> int:
         return self._tail.work
 
+    @property
+    def code(self) -> str:
+        return "\n".join(map(self.opening.inner, self.lines))
+
     def extend(self, line: str) -> None:
         """A line is complete."""
-        line = self.opening.inner(line)
         self.lines.append(line)
+        line = self.opening.inner(line)
         self._tail.feed(line[self._fed :] + "\n")
         self._fed = 0
 

@@ -206,6 +206,18 @@ def test_the_end_of_a_fence_is_never_shown_as_code() -> None:
     assert tail_of("```\ncode\n``")[1:] == [" code", ""]
 
 
+@pytest.mark.parametrize("indent", [1, 2, 3])
+def test_code_keeps_its_indentation_through_new_widths(indent: int) -> None:
+    lines = ["```python", "def f():", "    if x:", "        return 1"]
+    stream = MarkdownStream(WIDTH)
+    stream.feed("".join(f"{' ' * indent}{line}\n" for line in lines))
+    for width in (40, 60, WIDTH):
+        stream.resize(width)
+        assert texts([*stream.rows, *stream.tail])[1:-1] == [f" {line}" for line in lines[1:]]
+    stream.feed("```\n")
+    assert stream.pieces[0].source == "\n".join(lines[1:])
+
+
 def test_text_inside_a_fence_is_no_markdown() -> None:
     assert tail_of("~~~\n# no heading\n- **x**\n")[1:] == [" # no heading", " - **x**", ""]
 
