@@ -14,8 +14,8 @@ from chatapp.wrap import fold, wrap
 LIVE_LIMIT = 1_500
 """The most characters of an open block that are parsed again each time it is shown."""
 
-# A last line of these alone may become a list, a heading, a rule or a fence: it waits for more.
-_UNDECIDED = re.compile(r"[\s\-=*+_#>~|:.\d]*|\s*`+[^`\s]*")
+# A last line of these alone may become a list, a heading, a rule or a fence: it waits for more, but not for ever.
+_UNDECIDED = re.compile(r"[\s\-=*+_#>~|:]{0,200}|\s*\d{1,9}[.)]?\s*|\s*`+[^`\s]*")
 
 
 class Tail:

@@ -193,9 +193,15 @@ def test_an_open_mark_looks_closed_already() -> None:
     assert stream.tail[0].spans[-1] == ("code", "code")
 
 
-@pytest.mark.parametrize("start", ["-", "1.", "#", "##", "```", "```py", "|", ">", "- ", "*", "**"])
+@pytest.mark.parametrize("start", ["-", "1.", "1)", "12. ", "#", "##", "```", "```py", "|", ">", "- ", "*", "**"])
 def test_a_line_that_may_become_anything_waits(start: str) -> None:
     assert tail_of(f"text\n{start}") == ["text"]
+
+
+@pytest.mark.parametrize("text", ["3.14159265358979323846", "1234567890", "192.168.0.1", "...", "- " * 200, "=" * 300])
+def test_what_can_become_no_such_thing_any_more_does_not_wait(text: str) -> None:
+    assert tail_of(*text)
+    assert len(tail_of("text\n\n", *text)) > 2
 
 
 def test_what_waits_is_shown_at_the_end() -> None:
