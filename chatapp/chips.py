@@ -189,7 +189,7 @@ class Chips:
 
 def mention(path: str) -> str:
     """How a file is named in the composer."""
-    return f'@"{path}"' if re.search(r"\s", path) else f"@{path}"
+    return f'@"{path}"' if re.search(r"[\s@]", path) else f"@{path}"
 
 
 def editable(text: str) -> bool:

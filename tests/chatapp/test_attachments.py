@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chatapp import files
 from chatapp.attachments import Attached, attach, detach, tokens
-from chatapp.chips import Chips
+from chatapp.chips import Chips, mention
 from chatapp.files import FileError
 
 NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)
@@ -171,6 +171,12 @@ class TestChips:
         chips = self.chips(tmp_path)
         assert [chip.name for chip in chips.found(text)] == names
         assert chips.attached(text).count("\n\nFile ") == len(set(names))
+
+    @pytest.mark.parametrize("name", ["logo@2x.svg", "two words.txt", "@types/a.ts", "(x).py", "plain.py."])
+    def test_whatever_its_name_it_is_written_so_that_it_is_found(self, name: str, tmp_path: Path) -> None:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+        assert [chip.name for chip in Chips(tmp_path).found(f"see {mention(name)}, please")] == [name]
 
     @pytest.mark.parametrize(
         ("text", "names"),
