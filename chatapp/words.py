@@ -99,7 +99,7 @@ def _value_of(name: str) -> Callable[[str], settings.Value]:
         try:
             return settings.check(name, word if kind is str else kind(word))
         except (ValueError, SettingsError):
-            raise argparse.ArgumentTypeError(f"takes {settings.expected(name)}, not {word!r}") from None
+            raise argparse.ArgumentTypeError(f"takes {settings.expected(name, word)}, not {word!r}") from None
 
     return read
 
