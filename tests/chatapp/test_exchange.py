@@ -360,6 +360,8 @@ def test_the_command_line_writes_and_reads(
     assert run("export", "water", "--thoughts", "-o", "w.json") == (0, "", "")
     assert run("export", "water", "-o", "w.json")[0] == 2
     assert "no conversation 'nothing'" in run("export", "nothing")[2]
+    wrong = "qwenchat: --format takes one of md, html, json, not 'pdf'. See qwenchat export --help.\n"
+    assert run("export", "--format", "pdf") == (2, "", wrong)
     assert run("export", "rivers") == run("export", "water")
     code, out, _ = run("import", "w.json")
     assert (code, out[:6]) == (0, "Rivers")
