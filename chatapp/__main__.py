@@ -110,8 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, UsageError | AmbiguousError) else 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError:  # nobody reads any more, as after `| head`
+        return 128 + signal.SIGPIPE
     except Exception as error:
         _report(error)
         return 1

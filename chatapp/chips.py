@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from chatapp import files
@@ -51,6 +51,9 @@ class Chips:
         self.folder = folder or absolute(Path())
         self._pastes: dict[str, str] = {}
         self._tokens: dict[str, int] = {}  # of the pastes
+        # Those that are no pastes but the user's own words, and where these may name files. What was pasted names
+        # none: nobody has read all of it.
+        self._own: dict[str, list[re.Match[str]]] = {}
         self._sent: dict[str, Attached] = {}  # files of a message that is written again, as they were
         self._known: dict[Path, tuple[tuple[int, int], str, int, str]] = {}
 
@@ -69,7 +72,7 @@ class Chips:
             if match[0] in self._pastes:
                 name, _, extent = match[0][1:-1].partition(": ")
                 chips.append(Chip(*match.span(), name, extent, self._tokens[match[0]], paste=True))
-        chips += [self._file(start, end, name) for start, end, name in self._mentions(text)]
+        chips += [self._file(start, end, name) for start, end, name in self._named(text)]
         return sorted(chips, key=lambda chip: chip.start)
 
     def unfolded(self, text: str) -> str:
@@ -77,28 +80,26 @@ class Chips:
         return _PASTE.sub(lambda match: self._pastes.get(match[0], match[0]), text)
 
     def attached(self, text: str) -> str:
-        """The message to send: the text and its files. Raises FileError."""
+        """The message to send: the text, its pastes in full, and the files of `found`. Raises FileError."""
         named: dict[str, Attached] = {}
-        for _, _, name in self._mentions(text):
+        for _, _, name in self._named(text):
             named.setdefault(name, self._sent.get(name) or Attached(name, files.read(self.path(name))))
-        return attach(text, list(named.values()))
+        return attach(self.unfolded(text), list(named.values()))
 
     def folded(self, message: str) -> str:
         """The text to write on with: the files of a message are attached again as they were, its pastes are chips."""
         text, attached = detach(message)
-        text = clean(text)
+        text = self._with_chips(clean(text), self._pastes)
         self._sent = {file.path: file for file in attached}
         for file in attached:
-            if not any(name == file.path for _, _, name in self._mentions(text)):
+            if not any(name == file.path for _, _, name in self._named(text)):
                 text += f" {mention(file.path)}"
-        for token, whole in self._pastes.items():
-            text = text.replace(whole, token)
         if text.count("\n") < PUT_LINES and len(text) <= PUT_CHARACTERS:
             return text
         first, newline, rest = text.partition("\n")
         if len(first) > PASTE_CHARACTERS or not rest:
-            return self._chip(text)
-        return first + newline + self._chip(rest)
+            return self._own_chip(text)
+        return first + newline + self._own_chip(rest)
 
     def forget_sent(self) -> None:
         """Files named from now on are read anew."""
@@ -112,9 +113,28 @@ class Chips:
         self._pastes[token], self._tokens[token] = text, tokens(text)
         return token
 
-    def _mentions(self, text: str) -> Iterator[tuple[int, int, str]]:
+    def _own_chip(self, text: str) -> str:
+        token = self._chip(self.unfolded(text))
+        self._own[token] = list({match[0]: match for match in _MENTION.finditer(text)}.values())
+        return token
+
+    def _with_chips(self, text: str, pastes: Iterable[str]) -> str:
+        """The text with these chips in place of what they stand for; one may stand for text that holds another's."""
+        for token in sorted(pastes, key=lambda token: len(self._pastes[token]), reverse=True):
+            text = text.replace(self._pastes[token], token)
+        return text
+
+    def _named(self, text: str) -> list[tuple[int, int, str]]:
+        """Where files are named, in the text itself and in the chips that are the user's own words, and the names."""
+        named = list(self._mentions(_MENTION.finditer(text)))
+        for match in _PASTE.finditer(text):
+            own = self._mentions(self._own.get(match[0], ()))
+            named += [(*match.span(), name) for name in dict.fromkeys(name for _, _, name in own)]
+        return sorted(named, key=lambda place: place[0])
+
+    def _mentions(self, matches: Iterable[re.Match[str]]) -> Iterator[tuple[int, int, str]]:
         """Where files are named, and the names: of what is a file, or was one in a message that is written again."""
-        for match in _MENTION.finditer(text):
+        for match in matches:
             if match[1] is not None:
                 if self._names(match[1]):
                     yield match.start(), match.end(), match[1]
@@ -126,7 +146,8 @@ class Chips:
                 yield match.start(), end, name
 
     def missing(self, text: str) -> list[str]:
-        """What is written like the name of a file, and is none."""
+        """What is written like the name of a file, and is none; pastes of this composer do not count."""
+        text = self._with_chips(text, self._pastes.keys() - self._own.keys())
         names = (match[1] or match[2].rstrip(_AFTER) for match in _MENTION.finditer(text))
         return [name for name in names if _FILE_NAME.fullmatch(name) and not self._names(name)]
 
@@ -168,7 +189,7 @@ class Chips:
 
 def mention(path: str) -> str:
     """How a file is named in the composer."""
-    return f'@"{path}"' if re.search(r"\s", path) else f"@{path}"
+    return f'@"{path}"' if re.search(r"[\s@]", path) else f"@{path}"
 
 
 def editable(text: str) -> bool:

@@ -16,10 +16,9 @@ from runtime.protocol import Failed, LoadProgress, Notice, Ready
 class Coming:
     """One at a time. `state`: how far it is, in words; "" while none comes."""
 
-    def __init__(self, backend: Backend, options: ChatOptions, view: View) -> None:
+    def __init__(self, backend: Backend, view: View) -> None:
         self.state = ""
         self._backend = backend
-        self._options = options
         self._view = view
         self._task: asyncio.Task[None] | None = None
 
@@ -27,15 +26,15 @@ class Coming:
     def running(self) -> bool:
         return self._task is not None
 
-    def open(self, job: Open, ended: Callable[[], None]) -> None:
+    def open(self, job: Open, options: ChatOptions, ended: Callable[[], None]) -> None:
         """Begin; `ended` is called when the model is ready, or will not be."""
-        self._task = asyncio.create_task(self._run(job, ended))
+        self._task = asyncio.create_task(self._run(job, options, ended))
 
-    async def _run(self, job: Open, ended: Callable[[], None]) -> None:
+    async def _run(self, job: Open, options: ChatOptions, ended: Callable[[], None]) -> None:
         name = label(job.path)
         self.state = f"loading {name}"
         try:
-            async for event in self._backend.load(self._options.load(job.path)):
+            async for event in self._backend.load(options.load(job.path)):
                 match event:
                     case LoadProgress(done=done, total=total) if total > 0:
                         self.state = f"loading {name} {100 * done // total} %"

@@ -164,7 +164,7 @@ class Composer(InOrder, TextArea):
         text = self.message
         command = _is_command(text)
         try:
-            message = text if command else self.chips.attached(text)
+            message = text if command else self.chips.attached(self.text)
         except FileError as error:
             self.post_message(self.Refused(f"{error} Without its @ the name alone is sent."))
             return

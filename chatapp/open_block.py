@@ -14,8 +14,8 @@ from chatapp.wrap import fold, wrap
 LIVE_LIMIT = 1_500
 """The most characters of an open block that are parsed again each time it is shown."""
 
-# A last line of these alone may become a list, a heading, a rule or a fence: it waits for more.
-_UNDECIDED = re.compile(r"[\s\-=*+_#>~|:.\d]*|\s*`+[^`\s]*")
+# A last line of these alone may become a list, a heading, a rule or a fence: it waits for more, but not for ever.
+_UNDECIDED = re.compile(r"[\s\-=*+_#>~|:]{0,200}|\s*\d{1,9}[.)]?\s*|\s*`+[^`\s]*")
 
 
 class Tail:
@@ -60,7 +60,7 @@ class OpenFence:
 
     def __init__(self, rows: list[Row], width: int, opening: Opening) -> None:
         self.opening = opening
-        self.lines: list[str] = []
+        self.lines: list[str] = []  # as they came, so that they can be laid out anew
         rows.append(fence_top(opening.language, width))
         self._tail = Tail(
             rows,
@@ -73,10 +73,14 @@ class OpenFence:
     def work(self) -> int:
         return self._tail.work
 
+    @property
+    def code(self) -> str:
+        return "\n".join(map(self.opening.inner, self.lines))
+
     def extend(self, line: str) -> None:
         """A line is complete."""
-        line = self.opening.inner(line)
         self.lines.append(line)
+        line = self.opening.inner(line)
         self._tail.feed(line[self._fed :] + "\n")
         self._fed = 0
 

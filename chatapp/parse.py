@@ -48,7 +48,7 @@ class Node:
 
 
 def parse(source: str) -> list[Node]:
-    """CommonMark with tables, strikethrough, mathematics and bare addresses; HTML stays text.
+    """CommonMark with tables, strikethrough, mathematics and bare addresses; HTML and references stay text.
 
     What is nested deeper than `DEEPEST` is a paragraph, as it is written.
     """
@@ -76,6 +76,7 @@ def _parser() -> MarkdownIt:
     # Below its own limit the parser drops the text.
     options = {"html": False, "linkify": True, "maxNesting": DEEPEST + 10}
     parser = MarkdownIt("commonmark", options).enable(["table", "strikethrough", "linkify"])
+    parser.disable("reference")  # the links it is for may stand in other blocks, which are parsed by themselves
     assert parser.linkify is not None
     parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False})
     add_math(parser)

@@ -68,6 +68,7 @@ class Replies:
     async def run(self, turn: Turn, stopped: Callable[[], bool]) -> None:
         """From its beginning to its end; `stopped`: it is not wanted any more."""
         reply = await self._view.begin_reply(turn)
+        source = self._source()  # another model may be open when the reply ends
         request = Generate(
             uuid.uuid4().hex,
             turn.conversation_id,
@@ -95,7 +96,7 @@ class Replies:
             if isinstance(ended, Finished):
                 record.stats = ended.stats
                 self.records[turn.reply_id] = record
-            await self._end(turn, reply, ended)
+            await self._end(turn, reply, ended, source)
 
     async def _generate(self, request: Generate, reply: ReplyBlock, record: DraftRecord) -> Finished | Failed | None:
         """Plays the events of a request; its last one, or None if it has none."""
@@ -136,13 +137,15 @@ class Replies:
                     pass
         return None
 
-    async def _end(self, turn: Turn, reply: ReplyBlock, ended: Finished | Failed | None) -> None:
+    async def _end(
+        self, turn: Turn, reply: ReplyBlock, ended: Finished | Failed | None, source: dict[str, str]
+    ) -> None:
         """Show and store how a reply has ended."""
         try:
             if isinstance(ended, Finished):
-                await self._finished(turn, reply, ended)
+                await self._finished(turn, reply, ended, source)
             else:
-                await self._failed(turn, reply, ended)
+                await self._failed(turn, reply, ended, source)
         except StoreError as error:
             self._view.say(f"{error} The end of the reply is saved as soon as it can be.", "error")
             if self._late is None:
@@ -156,7 +159,7 @@ class Replies:
         self._late = None
         self._view.say("The reply is saved now.")
 
-    async def _finished(self, turn: Turn, reply: ReplyBlock, ended: Finished) -> None:
+    async def _finished(self, turn: Turn, reply: ReplyBlock, ended: Finished, source: dict[str, str]) -> None:
         stats = ended.stats
         if turn.begun is not None:
             stats = _with_before(stats, turn.begun)
@@ -171,15 +174,15 @@ class Replies:
             busy=False,
             tok_per_s=stats.decode_tok_per_s,
             ttft_ms=stats.ttft_ms,
-            context_used=stats.context_used or None,
+            context_used=(stats.context_used or None) if source == self._source() else None,
             cached=stats.told()["cached_tokens"],
             acceptance=stats.accepted / stats.drafted if stats.drafted else None,
         )
-        meta: dict[str, object] = {"reason": ended.reason, "stats": stats.told(), **self._source()}
+        meta: dict[str, object] = {"reason": ended.reason, "stats": stats.told(), **source}
         status: Literal["cancelled", "complete"] = "cancelled" if ended.reason == "cancelled" else "complete"
         await self._session.finish(turn, reply.answer, reply.thought, status, ended.thought_closed, meta)
 
-    async def _failed(self, turn: Turn, reply: ReplyBlock, ended: Failed | None) -> None:
+    async def _failed(self, turn: Turn, reply: ReplyBlock, ended: Failed | None, source: dict[str, str]) -> None:
         closed = bool(reply.answer) or not reply.thought
         await reply.finish("failed", thought_closed=closed)
         restarts = ended is not None and ended.kind == "worker"  # the backend tells when it is done
@@ -189,7 +192,7 @@ class Replies:
             self._view.say(ended.message, "error")
         self._hold()  # they would fail as well, one after the other
         failure = ended.kind if ended is not None else "internal"
-        meta = {"reason": "failed", "failure": failure, "stats": reply.measured, **self._source()}
+        meta = {"reason": "failed", "failure": failure, "stats": reply.measured, **source}
         try:
             if await self._session.finish(turn, reply.answer, reply.thought, "failed", closed, meta):
                 await self._view.take_back(turn)
@@ -201,7 +204,7 @@ class Replies:
                 self._view.give_back(turn.messages[-1].content)
 
     def _source(self) -> dict[str, str]:
-        """Which model has replied, and where it is to be found again."""
+        """Which model replies, and where it is to be found again."""
         model = self._backend.model or self._board.model
         return {"model": model.name, "source": model.path} if model is not None else {}
 

@@ -206,11 +206,11 @@ def read(name: str, word: str) -> Value:
             value = word if python_type is str else python_type(word.strip().replace(",", "."))
         return check(name, value)
     except (KeyError, ValueError, OverflowError, SettingsError):
-        raise SettingsError(f"{name} takes {expected(name)}, not {_shown(word)}.") from None
+        raise SettingsError(f"{name} takes {expected(name, word)}, not {_shown(word)}.") from None
 
 
-def expected(name: str) -> str:
-    """What a setting takes, in words that follow "takes"."""
+def expected(name: str, given: object = None) -> str:
+    """What a setting takes, in words that follow "takes"; if too much for any was `given`, with what is the most."""
     python_type, choices = kind(name)
     if choices:
         return "one of " + ", ".join(choices)
@@ -222,9 +222,18 @@ def expected(name: str) -> str:
     low, high = FIELDS[name].metadata["low"], FIELDS[name].metadata["high"]
     if (above := FIELDS[name].metadata["above"]) is not None:
         return f"{noun} above {above}" + (f" and up to {high}" if high is not None else "")
+    if high is None and _is_too_much(given):
+        high = _LARGEST
     if low is None:
         return noun
     return f"{noun} from {low} to {high}" if high is not None else f"{noun} of at least {low}"
+
+
+def _is_too_much(given: object) -> bool:
+    """Whether a number, or a word for one, is more than any setting takes."""
+    if isinstance(given, str):  # which may have more digits than Python reads
+        return given.strip().isdecimal() and len(given.strip()) >= len(str(_LARGEST))
+    return isinstance(given, int) and given > _LARGEST
 
 
 def check(name: str, value: object) -> Value:
@@ -244,7 +253,7 @@ def check(name: str, value: object) -> Value:
             and (bounds["high"] is None or value <= bounds["high"])
         )
     if not good:
-        raise SettingsError(f"{name} takes {expected(name)}, not {_shown(value)}.")
+        raise SettingsError(f"{name} takes {expected(name, value)}, not {_shown(value)}.")
     return typing.cast(Value, value)
 
 

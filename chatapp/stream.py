@@ -139,19 +139,18 @@ class MarkdownStream:
         block = self._open
         if block is None:
             return
-        source = "\n".join(block.lines)
         if isinstance(block, OpenFence):
             self._work += block.work
             self._open = None
             self.rows.append(FENCE_BOTTOM)
-            self.pieces.append(piece := Piece(source, self._spaced, block.opening, self._start, len(self.rows)))
+            self.pieces.append(piece := Piece(block.code, self._spaced, block.opening, self._start, len(self.rows)))
             if not self.wrap:
                 del self.rows[self._start :]
                 self._changed = min(self._changed, self._start)
                 self._place(piece)
         else:
             self._discard()
-            self._place(piece := Piece(source.rstrip("\n"), self._spaced))
+            self._place(piece := Piece("\n".join(block.lines).rstrip("\n"), self._spaced))
             self.pieces.append(piece)
 
     def _discard(self) -> None:

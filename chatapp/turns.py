@@ -80,7 +80,7 @@ class Turns:
         self._storing: tuple[str, ...] = ()  # the message that is on its way into the store
         self._unheard: list[Event] = []
         self._loading: str | None = None  # the name of the file that is being opened
-        self._coming = Coming(backend, options, view)
+        self._coming = Coming(backend, view)
         self._lost: str | None = None  # the path of a model that could not be opened, or whose engine is gone
         backend.on_event(self._heard)
 
@@ -274,7 +274,7 @@ class Turns:
         await self._view.make_way()
         if isinstance(job, Open):
             if self.opens_beside(job.path):
-                self._coming.open(job, self._has_come)
+                self._coming.open(job, self._options, self._has_come)
             else:
                 await self._load(job)
             return

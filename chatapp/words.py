@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from chatapp import paths, settings
 from chatapp.cli import MODEL_VARIABLE, UsageError
 from chatapp.settings import SettingsError
+from runtime import command_line
 
 _EPILOG = """\
 examples:
@@ -40,10 +40,9 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(command_line.Parser):
     def error(self, message: str) -> NoReturn:
-        sentence = re.sub(r"^argument (\S+): ", r"\1 ", message).rstrip(".")
-        raise UsageError(f"{sentence[:1].upper()}{sentence[1:]}. See qwenchat --help.")
+        raise UsageError(self.sentence(message))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -99,7 +98,7 @@ def _value_of(name: str) -> Callable[[str], settings.Value]:
         try:
             return settings.check(name, word if kind is str else kind(word))
         except (ValueError, SettingsError):
-            raise argparse.ArgumentTypeError(f"takes {settings.expected(name)}, not {word!r}") from None
+            raise argparse.ArgumentTypeError(f"takes {settings.expected(name, word)}, not {word!r}") from None
 
     return read
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from runtime import bench_draft, bench_memory, bench_resume, lean_torch
 from runtime.bench_worker import WorkerError
+from runtime.command_line import Parser, whole
 from runtime.cores import physical_cores
 from runtime.errors import UserError
 from runtime.protocol import BUILT_IN_MODEL, KvType, Load
@@ -39,35 +40,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 if the figures are what they should be, 1 if not, 2 if there are none."""
     told = "Benchmarks of the runtime. Without a name: how fast MODEL is, the built-in one if none is named. "
     told += "`qwenchat bench ui` measures the screen."
-    parser = argparse.ArgumentParser(prog="qwenchat bench", description=told)
+    parser = Parser(prog="qwenchat bench", description=told)
     benchmarks = parser.add_subparsers(required=True, metavar="NAME")
     resume = benchmarks.add_parser(
         "resume", help="what a turn of a long conversation reads again", description=_RESUME, epilog=_RESUME_NOTE
     )
-    resume.add_argument("--tokens", type=_count(1), default=8000, help="of history (default: %(default)s)")
+    resume.add_argument("--tokens", type=whole(1), default=8000, help="of history (default: %(default)s)")
     for name, what in (("thinking", "thoughts"), ("preserve-thinking", "thoughts that stay in the history")):
         resume.add_argument(f"--{name}", choices=list(_MODES), default="both", help=f"with {what} (default: both)")
-    resume.add_argument("--context", type=_count(1), help="tokens (default: as the model has, or as are needed)")
+    resume.add_argument("--context", type=whole(1), help="tokens (default: as the model has, or as are needed)")
     resume.add_argument("--kv-type", choices=_KV_TYPES, default="auto", help="type of keys and values")
     drafts = benchmarks.add_parser("draft", help="what drafting brings")
-    drafts.add_argument("--rounds", type=_count(1), default=5, help="(default: %(default)s)")
-    drafts.add_argument("--max-tokens", type=_count(1), default=128, help="of each reply (default: %(default)s)")
+    drafts.add_argument("--rounds", type=whole(1), default=5, help="(default: %(default)s)")
+    drafts.add_argument("--max-tokens", type=whole(1), default=128, help="of each reply (default: %(default)s)")
     drafts.add_argument("--thinking", action="store_true", help="with thoughts")
     told = "in place of the prompts, every N-th held-out dialogue of the built-in model, every second one with thoughts"
-    drafts.add_argument("--held-out", type=_count(1), metavar="N", help=told)
-    drafts.add_argument("--threads", type=_count(1), help="of the model")
-    drafts.add_argument("--draft-vocabulary", type=_count(1), help="tokens that drafts come from (default: all)")
+    drafts.add_argument("--held-out", type=whole(1), metavar="N", help=told)
+    drafts.add_argument("--threads", type=whole(1), help="of the model")
+    drafts.add_argument("--draft-vocabulary", type=whole(1), help="tokens that drafts come from (default: all)")
     memory = benchmarks.add_parser("memory", help="what a model takes with its context full, and what was foretold")
-    memory.add_argument("--context", type=_count(1), help="tokens (default: 32768)")
+    memory.add_argument("--context", type=whole(1), help="tokens (default: 32768)")
     memory.add_argument("--kv-type", choices=_KV_TYPES, default="auto", help="type of keys and values")
     speed = benchmarks.add_parser("speed", help="how fast a model loads, reads and writes")
-    speed.add_argument(
-        "--prefill", type=_count(0), default=512, help="tokens; 0: do not measure (default: %(default)s)"
-    )
-    speed.add_argument("--repeats", type=_count(1), default=3, help="of prefill (default: %(default)s)")
-    speed.add_argument("--at", type=_count(0), nargs="*", default=[128, 4096], help="tokens before (default: 128 4096)")
-    speed.add_argument("--tokens", type=_count(1), default=32, help="to take the median of (default: %(default)s)")
-    speed.add_argument("--threads", type=_count(1), help="of the model")
+    speed.add_argument("--prefill", type=whole(0), default=512, help="tokens; 0: do not measure (default: %(default)s)")
+    speed.add_argument("--repeats", type=whole(1), default=3, help="of prefill (default: %(default)s)")
+    speed.add_argument("--at", type=whole(0), nargs="*", default=[128, 4096], help="tokens before (default: 128 4096)")
+    speed.add_argument("--tokens", type=whole(1), default=32, help="to take the median of (default: %(default)s)")
+    speed.add_argument("--threads", type=whole(1), help="of the model")
     for benchmark in (resume, drafts, memory, speed):
         count = "?" if benchmark is speed else None
         told = "a GGUF file, or built-in"
@@ -81,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] not in (*benchmarks.choices, "-h", "--help"):
         if words and not words[0].startswith("-") and words[0] != "built-in" and not Path(words[0]).exists():
-            parser.error(f"no benchmark and no file {words[0]!r}; benchmarks are {', '.join(benchmarks.choices)}")
+            parser.error(
+                f"there is no benchmark and no file {words[0]!r}; benchmarks are {', '.join(benchmarks.choices)}"
+            )
         words.insert(0, "speed")
     found = parser.parse_args(words)
     if found.measure is _draft and found.thinking and found.held_out is not None:
@@ -89,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         report = found.measure(found)
     except (WorkerError, UserError) as error:
-        print(error, file=sys.stderr)
+        print(f"qwenchat: {error}", file=sys.stderr)
         return 2
     print(json.dumps(report.as_dict()) if found.json else report.as_text())
     return 0 if report.good else 1
@@ -97,17 +98,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _model(word: str) -> str:
     return str(BUILT_IN_MODEL) if word == "built-in" and not Path(word).exists() else word
-
-
-def _count(least: int) -> Callable[[str], int]:
-    """A whole number of at least so many, from a word of the command line."""
-
-    def count(word: str) -> int:
-        if not word.isascii() or not word.isdecimal() or int(word) < least:
-            raise argparse.ArgumentTypeError(f"{word!r} is not a whole number from {least} on")
-        return int(word)
-
-    return count
 
 
 def _resume(found: argparse.Namespace) -> bench_resume.Report:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
@@ -12,6 +11,7 @@ from statistics import median
 
 from chatapp.bench import program, screen
 from chatapp.bench.program import NoMeasureError
+from chatapp.words import Parser
 
 GROWTH = 1.5
 """A cost counts as flat when its last quarter is at most this many times its first."""
@@ -100,14 +100,14 @@ async def _drawn(paper: screen.Screen, quick: bool) -> list[Figure]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 if every figure is what it should be, 1 if not, 2 if there are none."""
-    parser = argparse.ArgumentParser(prog="qwenchat bench ui", description="How quick the screen is.")
+    parser = Parser(prog="qwenchat bench ui", description="How quick the screen is.")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--quick", action="store_true", help="few repetitions: for a look, not for a judgement")
     found = parser.parse_args(argv)
     try:
         report = measure(quick=found.quick)
     except NoMeasureError as error:
-        print(error, file=sys.stderr)
+        print(f"qwenchat: {error}", file=sys.stderr)
         return 2
     print(json.dumps(report.as_dict(), indent=2) if found.json else report.as_text())
     return 0 if report.good else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, TypeVar, cast, get_args
@@ -18,6 +19,8 @@ _LATEST = 253_402_300_800.0
 """Seconds from 1970 to the year 10,000, from which on no calendar tells a date."""
 _MOST = 10**15
 """Of whatever is counted or measured."""
+_DEEPEST = 50
+"""Levels of what is known of a message, few enough for whatever reads it back."""
 T = TypeVar("T")
 
 
@@ -38,7 +41,9 @@ def conversation(text: str) -> Read:
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
-        place = f"line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else "too deep"
+        place = "too deep" if isinstance(error, RecursionError) else "a number is too long"
+        if isinstance(error, json.JSONDecodeError):
+            place = f"line {error.lineno}, column {error.colno}"
         raise NotOursError(f"This is not JSON, so it is no conversation that qwenchat has written ({place}).") from None
     if not isinstance(whole, dict) or whole.get("format") != MARK:
         raise NotOursError(_stranger(whole))
@@ -107,6 +112,8 @@ def _meta(number: int, meta: dict[str, Any]) -> dict[str, Any]:
 
     Which server has answered is forgotten: a file must not make the chat speak to an address that the user never gave.
     """
+    if not _is_storable(meta, _DEEPEST):
+        raise _WrongError("meta")
     for name in ("reason", "failure", "model", "source"):
         _get(meta, name, str, "")
     continued = _get(meta, "continues", int, None)
@@ -153,6 +160,14 @@ def _time(body: Mapping[str, Any], name: str) -> float:
     if not _is_number(value) or not 0 <= value < _LATEST:
         raise _WrongError(name)
     return float(value)
+
+
+def _is_storable(value: Any, levels: int) -> bool:
+    """Whether the store reads it back: JSON knows no infinity, though Python writes and reads one."""
+    if isinstance(value, dict | list):
+        inside = value.values() if isinstance(value, dict) else value
+        return levels > 0 and all(_is_storable(each, levels - 1) for each in inside)
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:

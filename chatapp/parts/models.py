@@ -69,6 +69,10 @@ class ModelsPart(ChatBase):
             chosen = await self.app.push_screen_wait(Picker("Where the model is", choices))
         if chosen is None:
             return
+        now = self._backend.model
+        if chosen == HERE and now is not None and not is_address(now.path) and not self.turns.loading:
+            self.say(f"{address.label(now.path)} of this machine is in use already: /model PATH opens another.")
+            return
         try:
             path = self._local if chosen == HERE else str(address.read(chosen, servers))
         except AddressError as error:

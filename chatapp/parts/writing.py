@@ -38,7 +38,8 @@ class WritingPart(ChatBase):
             path = await self.app.push_screen_wait(Picker("Files", [Choice(name, name) for name in found]))
             if not path:
                 return
-        path = path.strip('@"')
+        else:
+            path = path.strip('@"')
         try:
             await asyncio.to_thread(files.read, composer.chips.path(path))
         except FileError as error:

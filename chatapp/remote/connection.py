@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from chatapp.remote import address, failures, family
 from chatapp.remote.address import Address
@@ -26,6 +25,7 @@ LISTED = 8
 """Models that are named where one is missing."""
 ERROR_BYTES = 1 << 16
 """That are read of an error."""
+_PROXY = "The proxy that the environment names cannot be used:"
 
 
 @dataclass(slots=True, eq=False)
@@ -126,7 +126,8 @@ class Connection:
                 raise self._error(response, await _beginning(response), "")
             await response.aread()
         try:
-            return {entry["id"]: entry for entry in response.json()["data"]}
+            entries = response.json()["data"]
+            return {entry["id"]: entry for entry in ([] if entries is None else entries)}
         except (ValueError, KeyError, TypeError) as error:
             where = f"{self.url}/models"
             raise ServerError(f"What answers at {where} is no chat API; its address often ends in /v1.") from error
@@ -161,15 +162,22 @@ def open_connection(where: Address, profiles: Mapping[str, Profile], environment
         raise ProfileError(f"There is no server {where.profile!r} in the settings.")
     secret = credentials(profile, environment)
     near = address.is_loopback(profile.url)
-    host = urlsplit(profile.url).hostname or ""
-    direct = f"all://[{host}]" if ":" in host else f"all://{host}"
-    client = httpx2.AsyncClient(
-        headers={"User-Agent": "qwenchat", **secret.headers},
-        timeout=httpx2.Timeout(profile.timeout, connect=CONNECT_SECONDS),
-        follow_redirects=False,
-        verify=not (near and profile.url.startswith("http:")),  # without TLS there are no certificates to read
-        mounts={direct: None} if near else None,  # no proxy leads to this machine
-    )
+    verify = not (near and profile.url.startswith("http:"))  # without TLS there are no certificates to read
+    try:
+        client = httpx2.AsyncClient(
+            headers={"User-Agent": "qwenchat", **secret.headers},
+            timeout=httpx2.Timeout(profile.timeout, connect=CONNECT_SECONDS),
+            follow_redirects=False,
+            verify=verify,
+            transport=httpx2.AsyncHTTPTransport(verify=verify) if near else None,  # no proxy leads to this machine
+        )
+    except ImportError:
+        raise ProfileError(f"{_PROXY} SOCKS needs a package: pip install 'httpx2[socks]'.") from None
+    except (ValueError, httpx2.InvalidURL):  # which may hold a password
+        raise ProfileError(f"{_PROXY} its address begins with http:// or https://.") from None
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise ProfileError(f"The certificates that SSL_CERT_FILE names cannot be read: {why}.") from error
     return Connection(where, profile, secret, client, model=where.model or profile.model)
 
 

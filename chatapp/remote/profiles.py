@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from chatapp.remote.address import AddressError, base_url
+from chatapp.sanitize import clean_line
 from runtime.quick_dataclass import dataclass
 
 TABLE = "servers"
@@ -15,6 +16,7 @@ TIMEOUT = 300.0
 
 _SECRET = re.compile(r"key|token|secret|password|authorization|cookie", re.IGNORECASE)
 _KEY_NAMES = ("key", "api_key", "token", "password", "secret", "bearer")
+_HEADER = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 _ELSEWHERE = "Keys do not belong in this file: name the environment variable that holds it, with"
 
 
@@ -47,9 +49,9 @@ class Credentials:
     source: str = ""  # of the key, in words
 
     def redact(self, text: str) -> str:
-        """The text with each secret replaced by `***`."""
+        """The text with each secret replaced by `***`, also where it stands as Python writes it in its messages."""
         for secret in self.secrets:
-            text = text.replace(secret, "***")
+            text = text.replace(secret, "***").replace(repr(secret)[1:-1], "***")
         return text
 
     def __repr__(self) -> str:
@@ -95,6 +97,8 @@ def _profile(name: str, table: object) -> Profile:
     for header, value in headers.items():
         if not isinstance(value, str):
             raise ProfileError(f"The header {header} takes a text.")
+        if not _HEADER.fullmatch(header) or not _can_be_sent(value):
+            raise ProfileError(f"The header {clean_line(header, 40)} cannot be sent: it takes plain letters and signs.")
         if _SECRET.search(header) and not value.startswith("$"):
             raise ProfileError(f'{_ELSEWHERE} key_env, or for a header with "$NAME".')
     timeout = float(table.get("timeout", TIMEOUT))
@@ -106,7 +110,7 @@ def _profile(name: str, table: object) -> Profile:
         table.get("model", ""),
         table.get("key_env", ""),
         table.get("keyring", False),
-        dict(headers),
+        {header: value.strip() for header, value in headers.items()},
         timeout,
     )
 
@@ -145,7 +149,7 @@ def _variable(profile: Profile, name: str, environment: Mapping[str, str]) -> st
     value = environment.get(name, "").strip()
     if not value:
         raise ProfileError(f"The server {profile.name} wants a key: set the environment variable {name}.")
-    if not value.isascii() or not value.isprintable():
+    if not _can_be_sent(value):
         raise ProfileError(f"What the environment variable {name} holds cannot be sent as a key.")
     return value
 
@@ -160,6 +164,14 @@ def _from_keyring(profile: Profile) -> str:
         key: str | None = keyring.get_password("qwenchat", profile.name)
     except keyring.errors.KeyringError as error:
         raise ProfileError(f"The keyring cannot be read ({type(error).__name__}).") from error
+    key = (key or "").strip()
     if not key:
         raise ProfileError(f"The keyring has no key for it: keyring set qwenchat {profile.name}")
+    if not _can_be_sent(key):
+        raise ProfileError(f"What the keyring holds for {profile.name} cannot be sent as a key.")
     return key
+
+
+def _can_be_sent(value: str) -> bool:
+    """Whether a header takes it."""
+    return value.isascii() and value.isprintable()

@@ -21,6 +21,7 @@ HOSTS_VARIABLE = "QWENCHAT_HUB_HOSTS"
 TIMEOUT = 20.0  # seconds of silence
 _PUBLIC = "https://huggingface.co"
 _FOUND = 40  # repositories
+_PROXY = "The proxy that the environment names cannot be used:"
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _OWNED = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _REPO = re.compile(r"(?:https?://[^/]+/)?([\w.-]+/[\w.-]+?)(?:/(?:tree|blob|resolve)/.*)?/?$")
@@ -73,7 +74,12 @@ def repo_of(query: str) -> str | None:
 
 def session() -> httpx2.Client:
     """The client that huggingface_hub uses too: offline mode, proxies and certificates are its matter."""
-    client = get_session()
+    try:
+        client = get_session()
+    except ImportError:
+        raise HubError(f"{_PROXY} SOCKS needs a package: pip install 'httpx2[socks]'.") from None
+    except (ValueError, httpx2.InvalidURL):  # which may hold a password
+        raise HubError(f"{_PROXY} its address begins with http:// or https://.") from None
     if _allow not in client.event_hooks["request"]:
         client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], _allow]}
         client.timeout = httpx2.Timeout(TIMEOUT)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
+from runtime.command_line import Parser, whole
 from runtime.errors import printable
 from runtime.hub import downloads, models, remote
 from runtime.hub.downloads import Job
@@ -39,7 +40,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="qwenchat models",
         description="Models on this machine and on the hub. Downloads go to the Hugging Face cache (HF_HOME), from "
         "HF_ENDPOINT if that is set, and go on where they stopped.",
@@ -49,7 +50,9 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(name: str, work: Callable[..., None], help: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help, description=help)
-        command.add_argument("--context", type=int, metavar="N", help="tokens of context to judge by (default: 32768)")
+        command.add_argument(
+            "--context", type=whole(1), metavar="N", help="tokens of context to judge by (default: 32768)"
+        )
         command.add_argument("--json", action="store_true", help="one JSON array on stdout")
         command.set_defaults(work=work)
         return command

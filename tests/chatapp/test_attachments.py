@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chatapp import files
 from chatapp.attachments import Attached, attach, detach, tokens
-from chatapp.chips import Chips
+from chatapp.chips import Chips, mention
 from chatapp.files import FileError
 
 NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)
@@ -172,6 +172,12 @@ class TestChips:
         assert [chip.name for chip in chips.found(text)] == names
         assert chips.attached(text).count("\n\nFile ") == len(set(names))
 
+    @pytest.mark.parametrize("name", ["logo@2x.svg", "two words.txt", "@types/a.ts", "(x).py", "plain.py."])
+    def test_whatever_its_name_it_is_written_so_that_it_is_found(self, name: str, tmp_path: Path) -> None:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+        assert [chip.name for chip in Chips(tmp_path).found(f"see {mention(name)}, please")] == [name]
+
     @pytest.mark.parametrize(
         ("text", "names"),
         [
@@ -223,3 +229,30 @@ class TestChips:
         chips = Chips(tmp_path)
         assert chips.folded(message) == "Summarise this:\n[paste 1: 500 lines]"
         assert chips.unfolded(chips.folded(message)) == message
+
+    def test_a_pasted_page_brings_no_file(self, tmp_path: Path) -> None:
+        """Nobody has read all of it: what it names stays a name."""
+        chips = self.chips(tmp_path)
+        pasted = "\n".join(["of a page"] * 30 + ["@a.py, @pic.png and @none.py"])
+        text = f"see {chips.paste(pasted)} @none.txt"
+        assert [chip.name for chip in chips.found(text)] == ["paste 1"]
+        assert chips.attached(text) == f"see {pasted} @none.txt"
+        assert chips.missing(chips.attached(text)) == ["none.txt"]
+
+    def test_a_file_that_is_also_named_in_a_paste_comes_back_with_its_message(self, tmp_path: Path) -> None:
+        chips = self.chips(tmp_path)
+        token = chips.paste("see @a.py\n" * 31)
+        unfolded = chips.attached(chips.pasted(token))  # in sight, and so meant
+        assert chips.folded(unfolded) == f"{token} @a.py"
+        assert chips.attached(chips.folded(unfolded)).count("\n\nFile a.py:") == 1
+
+    def test_files_of_the_users_own_long_words_are_listed_and_sent(self, tmp_path: Path) -> None:
+        chips = self.chips(tmp_path)
+        token = chips.paste("page @my.txt\n" * 30 + "@pic.png")
+        written = "Compare:\n" + "words\n" * 300 + f"with @a.py, @a.py and\n{chips.pasted(token)}"
+        text = chips.folded(written)
+        assert text == "Compare:\n[paste 2: 332 lines]"
+        assert [(chip.name, chip.paste) for chip in chips.found(text)] == [("paste 2", True), ("a.py", False)]
+        message = chips.attached(text)
+        assert detach(message) == (written, (Attached("a.py", "print(1)"),))
+        assert chips.folded(message) == text

@@ -162,6 +162,7 @@ def test_the_model_named_goes_before_the_environment_before_the_settings_before_
         (["--top-k", "2.5"], "--top-k takes a whole number of at least 0, not '2.5'."),
         (["--max-tokens", "0"], "--max-tokens takes a whole number of at least 1, not '0'."),
         (["--context", "1"], "--context takes a whole number of at least 16, not '1'."),
+        (["--context", f"{2**63}"], f"--context takes a whole number from 16 to {2**63 - 1}, not '{2**63}'."),
         (["--ops", "gpu"], "--ops takes one of auto, reference, cpu, triton, not 'gpu'."),
         (["--kv", "q4"], "--kv takes one of auto, q8, f16, f32, not 'q4'."),
         (["--draft", "5"], "--draft takes one of auto, off, 1, 2, 3, 4, not '5'."),

@@ -84,6 +84,7 @@ class TestJson:
             ("", "not JSON"),
             ("[" * 100_000, r"not JSON.*\((too deep|line 1, column 1)\)"),
             ('{"a": 1,\n b}', r"not JSON.*\(line 2, column 2\)"),
+            pytest.param("1" * 5_000, r"not JSON.*\(a number is too long\)", id="long number"),
             ("[]", "itself"),
             ('"x"', "itself"),
             ('[{"title": "x", "mapping": {}}]', "ChatGPT"),
@@ -175,6 +176,14 @@ class TestForeign:
         message, table, name = path
         with pytest.raises(NotOursError, match=f"{name} of message {message + 1} is not"):
             read.conversation(tampered(store, ["messages", message, "meta", table, name], value))
+
+    @pytest.mark.parametrize(
+        "value", ["NaN", "[-Infinity]", '{"a": 1e999}', pytest.param("[" * 200 + "]" * 200, id="deep")]
+    )
+    def test_what_no_database_reads_back_is_not_brought_in(self, value: str, store: Store) -> None:
+        text = tampered(store, ["messages", 2, "meta", "x"], "here").replace('"here"', value)
+        with pytest.raises(NotOursError, match="meta of message 3 is not what it should be"):
+            read.conversation(text)
 
     @pytest.mark.parametrize("source", ["http://x.example:8000/v1#m", "https://x.example", "server:cluster"])
     def test_no_server_is_asked_because_a_file_names_it(self, source: str, store: Store) -> None:
@@ -293,6 +302,21 @@ def test_a_file_is_called_by_the_title(title: str, name: str) -> None:
     assert file_name(Conversation("i", title, None, 0, 0, None, "m"), "md") == name
 
 
+def test_nobody_reads_what_the_command_line_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QWENCHAT_HOME", str(tmp_path))
+    store = Store(tmp_path / "conversations.db")
+    grown(store)
+    store.close()
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as out, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", out)
+        assert main(["export"]) == 128 + signal.SIGPIPE
+    assert capsys.readouterr().err == ""
+
+
 async def test_the_commands_write_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with running(FakeBackend([think("hm"), say("Douro.")]), tmp_path) as chat:
@@ -336,6 +360,8 @@ def test_the_command_line_writes_and_reads(
     assert run("export", "water", "--thoughts", "-o", "w.json") == (0, "", "")
     assert run("export", "water", "-o", "w.json")[0] == 2
     assert "no conversation 'nothing'" in run("export", "nothing")[2]
+    wrong = "qwenchat: --format takes one of md, html, json, not 'pdf'. See qwenchat export --help.\n"
+    assert run("export", "--format", "pdf") == (2, "", wrong)
     assert run("export", "rivers") == run("export", "water")
     code, out, _ = run("import", "w.json")
     assert (code, out[:6]) == (0, "Rivers")

@@ -85,6 +85,14 @@ def test_a_link_that_names_another_host_tells_its_own(source: str, text: str) ->
     assert shown(source, 80) == [text]
 
 
+def test_a_reference_is_shown_with_its_address() -> None:
+    """Blocks are rendered one by one, so a link cannot know what follows further below."""
+    assert [row.text for row in render("see [docs][1]", 60)] == ["see [docs][1]"]
+    source = "[1]: https://a.example/x\n[^2]: A note"
+    assert [row.text for row in render(source, 60)] == source.split("\n")
+    assert styles(source, "https://a.example/x") == "link @https://a.example/x"
+
+
 def test_a_bare_address_is_a_link_and_a_file_name_is_none() -> None:
     assert styles("see https://a.example/a_b_c. Then", "https://a.example/a_b_c") == "link @https://a.example/a_b_c"
     assert shown("README.md and a@b.example", 80) == ["README.md and a@b.example"]

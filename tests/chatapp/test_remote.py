@@ -125,9 +125,10 @@ class TestConnecting:
             for request in server.requests:
                 assert (request.headers["authorization"], request.headers["x-team"]) == ("Bearer k-1", "nlp")
 
-    async def test_no_proxy_stands_before_this_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "socks5h://127.0.0.1:1", "nonsense://x"])
+    async def test_no_proxy_stands_before_this_machine(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-            monkeypatch.setenv(name, "http://127.0.0.1:1")
+            monkeypatch.setenv(name, url)
         async with connected(ChatServer()) as backend:
             assert texts(await ask(backend)) == ("", "ok")
 

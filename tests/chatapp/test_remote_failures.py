@@ -113,7 +113,28 @@ class TestConnections:
         assert "has said nothing for 0.1 s, the time-out" in failed.message
 
     async def test_no_model(self) -> None:
-        assert (await failure(ChatServer(models=()))).message == "The server serves no model."
+        server = ChatServer(models=())
+        assert (await failure(server)).message == "The server serves no model."
+        server.pages["/v1/models"] = Answer(200, {"object": "list", "data": None})
+        assert (await failure(server)).message == "The server serves no model."
+
+    @pytest.mark.parametrize(
+        ("name", "value", "words"),
+        [
+            ("ALL_PROXY", "socks5h://u:s3cret@h:1", "SOCKS needs a package: pip install 'httpx2[socks]'."),
+            ("ALL_PROXY", "ftp://u:s3cret@h:1", "its address begins with http:// or https://."),
+            ("ALL_PROXY", "http://u:s3cret@h:abc", "its address begins with http:// or https://."),
+            ("SSL_CERT_FILE", "/no/such/file", "cannot be read: No such file or directory."),
+        ],
+    )
+    async def test_an_environment_that_leads_nowhere(
+        self, name: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(name, value)
+        failed = (await load(RemoteBackend({}, {}), "http://gpu.example:8000/v1"))[-1]
+        assert isinstance(failed, Failed)
+        assert failed.message.endswith(words)
+        assert "s3cret" not in failed.message
 
 
 class TestAnswers:

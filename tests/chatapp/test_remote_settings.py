@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -87,6 +86,10 @@ class TestProfiles:
             {"url": "http://gpu", "api_key": "s3cret"},
             {"url": "http://gpu", "headers": {"Authorization": "Bearer s3cret"}},
             {"url": "http://gpu", "headers": {"X-Api-Key": "s3cret"}},
+            {"url": "http://gpu", "headers": {"X-Team": "Zoë"}},
+            {"url": "http://gpu", "headers": {"X-Team": "two\nlines"}},
+            {"url": "http://gpu", "headers": {"X Team": "nlp"}},
+            {"url": "http://gpu", "headers": {"": "nlp"}},
             {"url": "http://u:s3cret@gpu"},
             {"url": "http://gpu", "timeout": -1},
             {"url": "http://gpu", "timeout": True},
@@ -108,6 +111,7 @@ class TestProfiles:
         assert found.headers == {"Authorization": "Bearer k-1", "X-Token": "t-2", "X-Team": "nlp"}
         assert found.redact("k-1 and t-2 and nlp") == "*** and *** and nlp"
         assert "k-1" not in repr(found)
+        assert profiles.Credentials(secrets=("a\\b",)).redact(repr("key a\\b")) == "'key ***'"
         with pytest.raises(ProfileError, match="KEY"):
             profiles.credentials(profile, {"TOKEN": "t-2"})
 
@@ -118,7 +122,7 @@ class TestProfiles:
         assert value not in str(error.value)
 
     def test_or_from_the_keyring(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        kept: Mapping[tuple[str, str], str] = {("qwenchat", "a"): "k-1"}
+        kept: dict[tuple[str, str], str] = {("qwenchat", "a"): "k-1"}
         keyring: Any = ModuleType("keyring")
         keyring.errors = ModuleType("keyring.errors")
         keyring.errors.KeyringError = type("KeyringError", (Exception,), {})
@@ -129,6 +133,14 @@ class TestProfiles:
         assert found.headers == {"Authorization": "Bearer k-1"}
         with pytest.raises(ProfileError, match="keyring set qwenchat b"):
             profiles.credentials(Profile("b", "http://gpu/v1", keyring=True), {})
+        kept["qwenchat", "a"] = "k-1\r"  # of a file with the line ends of Windows
+        assert profiles.credentials(Profile("a", "http://gpu/v1", keyring=True), {}) == found
+        kept["qwenchat", "a"] = "k\r1’"
+        with pytest.raises(ProfileError, match=r"^What the keyring holds for a cannot be sent as a key\.$"):
+            profiles.credentials(Profile("a", "http://gpu/v1", keyring=True), {})
+        kept["qwenchat", "a"] = "\r\n"
+        with pytest.raises(ProfileError, match="keyring set qwenchat a"):
+            profiles.credentials(Profile("a", "http://gpu/v1", keyring=True), {})
         monkeypatch.setitem(sys.modules, "keyring", None)
         with pytest.raises(ProfileError, match="pip install"):
             profiles.credentials(Profile("a", "http://gpu/v1", keyring=True), {})

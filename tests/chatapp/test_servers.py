@@ -61,6 +61,9 @@ async def test_a_conversation_goes_from_here_to_a_server_and_back(tmp_path: Path
         await chat.send("/server local")
         await chat.until(lambda: chat.status().startswith("Tiny 4M"))
         assert len(local.loads) == 1  # it was open all the time
+        await chat.send("/server local")
+        await chat.until(lambda: "tiny of this machine is in use already: /model PATH opens another." in chat.words())
+        assert len(local.loads) == 1
         await chat.ask("three")
         assert [m.content for m in local.requests[1].messages] == ["one", "from here", "two", "from there", "three"]
         sources = [node.meta["source"] for node in chat.thread() if node.role == "assistant"]

@@ -93,9 +93,10 @@ def test_a_number_of_drafts_may_be_written_as_one(path: Path, value: str) -> Non
         ("draft = 5", "draft takes one of auto, off, 1, 2, 3, 4, not 5."),
         ("draft = true", "draft takes one of auto, off, 1, 2, 3, 4, not True."),
         ("threads = [1]", "threads takes a whole number from 1 to 1024, not [1]."),
-        (f"top_k = {10**400}", f"top_k takes a whole number of at least 0, not 1{'0' * 56}…."),
+        (f"top_k = {10**400}", f"top_k takes a whole number from 0 to {2**63 - 1}, not 1{'0' * 56}…."),
         (f"temperature = {10**400}", f"temperature takes a number from 0 to 5, not 1{'0' * 56}…."),
-        (f"top_k = {2**63}", f"top_k takes a whole number of at least 0, not {2**63}."),
+        (f"top_k = {2**63}", f"top_k takes a whole number from 0 to {2**63 - 1}, not {2**63}."),
+        ("top_k = -1", "top_k takes a whole number of at least 0, not -1."),
     ],
 )
 def test_a_wrong_value_is_named_and_the_rest_is_used(path: Path, line: str, sentence: str) -> None:

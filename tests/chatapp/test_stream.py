@@ -193,9 +193,15 @@ def test_an_open_mark_looks_closed_already() -> None:
     assert stream.tail[0].spans[-1] == ("code", "code")
 
 
-@pytest.mark.parametrize("start", ["-", "1.", "#", "##", "```", "```py", "|", ">", "- ", "*", "**"])
+@pytest.mark.parametrize("start", ["-", "1.", "1)", "12. ", "#", "##", "```", "```py", "|", ">", "- ", "*", "**"])
 def test_a_line_that_may_become_anything_waits(start: str) -> None:
     assert tail_of(f"text\n{start}") == ["text"]
+
+
+@pytest.mark.parametrize("text", ["3.14159265358979323846", "1234567890", "192.168.0.1", "...", "- " * 200, "=" * 300])
+def test_what_can_become_no_such_thing_any_more_does_not_wait(text: str) -> None:
+    assert tail_of(*text)
+    assert len(tail_of("text\n\n", *text)) > 2
 
 
 def test_what_waits_is_shown_at_the_end() -> None:
@@ -204,6 +210,18 @@ def test_what_waits_is_shown_at_the_end() -> None:
 
 def test_the_end_of_a_fence_is_never_shown_as_code() -> None:
     assert tail_of("```\ncode\n``")[1:] == [" code", ""]
+
+
+@pytest.mark.parametrize("indent", [1, 2, 3])
+def test_code_keeps_its_indentation_through_new_widths(indent: int) -> None:
+    lines = ["```python", "def f():", "    if x:", "        return 1"]
+    stream = MarkdownStream(WIDTH)
+    stream.feed("".join(f"{' ' * indent}{line}\n" for line in lines))
+    for width in (40, 60, WIDTH):
+        stream.resize(width)
+        assert texts([*stream.rows, *stream.tail])[1:-1] == [f" {line}" for line in lines[1:]]
+    stream.feed("```\n")
+    assert stream.pieces[0].source == "\n".join(lines[1:])
 
 
 def test_text_inside_a_fence_is_no_markdown() -> None:

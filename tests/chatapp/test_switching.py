@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_backend import MODEL, FakeBackend, Gate, Step, say
+from fake_backend import MODEL, FakeBackend, Gate, Step, end, say
 from harness import here, running
 from program import FAKE
 
@@ -158,6 +158,31 @@ async def test_a_message_is_answered_while_another_model_loads(tmp_path: Path) -
         await chat.until(lambda: " ".join(chat.status().split()).endswith("ready context 4,096"))
         await chat.ask("and now?")
         assert len(engines.made[1].requests) == 1
+
+
+async def test_a_reply_that_a_new_model_overtakes_stays_the_old_ones(tmp_path: Path) -> None:
+    loading, reply = Gate(), Gate()
+    new = Ready(replace(MODEL, name="New", path="/m/new.gguf"))
+    engines = Engines([Ready(MODEL)], [loading, new], replies=[[say("a"), reply, end(context_used=640)]])
+    switching = Backends(Switching(engines, room=lambda path: True), FakeBackend)
+    options = ChatOptions(model="/m/old.gguf", context_length=2048)
+    async with running(switching, tmp_path, options) as chat:  # type: ignore[arg-type]
+        await chat.until(lambda: switching.model is not None)
+        chat.screen.turns.reconfigure({"context_length": 8192, "kv_type": "q8"})
+        await chat.send("/model /m/new.gguf")
+        await loading.reached.wait()
+        await chat.send("hi")
+        await reply.reached.wait()
+        loading.open()
+        await chat.until(lambda: "new answers from now on" in chat.words())
+        reply.open()
+        await chat.idle()
+        answer = chat.thread()[-1]
+        assert (answer.meta["model"], answer.meta["source"]) == (MODEL.name, MODEL.path)
+        assert chat.screen.turns.status.context_used is None
+    old, opened = (engine.loads[0] for engine in engines.made[:2])
+    assert (old.context_length, old.kv_type) == (2048, "auto")
+    assert (opened.context_length, opened.kv_type) == (8192, "q8")
 
 
 def test_room_is_what_is_free_for_all_parts(tmp_path: Path) -> None:

@@ -172,6 +172,16 @@ class TestPastes:
             assert backend.requests[0].messages[-1].content == f"see {text}!"
             assert "9,976 more lines" in chat.text()
 
+    async def test_what_a_paste_names_is_not_sent_along(self, folder: Path, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        text = "\n".join(["of a page"] * 30 + ["@other.py and @photo.png"])
+        async with running(backend, tmp_path) as chat:
+            paste(chat, text)
+            await chat.until(lambda: chat.screen.composer.text == "[paste 1: 31 lines]")
+            await chat.pilot.press("enter")
+            await chat.idle()
+            assert backend.requests[0].messages[-1].content == text
+
     @here("it asks for no reply")
     async def test_they_stay_editable(self, tmp_path: Path) -> None:
         """CASES 43."""

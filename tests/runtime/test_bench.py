@@ -43,7 +43,17 @@ def test_a_state_that_is_read_slowly_is_not_good() -> None:
 
 def test_a_model_that_cannot_be_opened(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["resume", "/no/such/file.gguf"]) == 2
-    assert "no file" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.startswith("qwenchat: ") and "no file" in err
+
+
+def test_a_benchmark_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(["sped"])
+    assert capsys.readouterr().err == (
+        "qwenchat: There is no benchmark and no file 'sped'; benchmarks are resume, draft, memory, speed. "
+        "See qwenchat bench --help.\n"
+    )
 
 
 def test_the_built_in_model_needs_no_path(monkeypatch: pytest.MonkeyPatch) -> None:

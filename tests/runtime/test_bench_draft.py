@@ -43,13 +43,17 @@ def test_held_out_dialogues_are_those_of_the_evaluation() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["draft", "--held-out", "0"], "'0' is not a whole number from 1 on"),
-        (["draft", "--rounds", "-2"], "'-2' is not a whole number from 1 on"),
-        (["draft", "--max-tokens", "many"], "'many' is not a whole number from 1 on"),
-        (["draft", "--held-out", "9", "--thinking"], "every second held-out dialogue has thoughts"),
-        (["speed", "--prefill", "1.5"], "'1.5' is not a whole number from 0 on"),
-        (["speed", "--at", "128", "x"], "'x' is not a whole number from 0 on"),
-        (["resume", "--tokens", "0"], "'0' is not a whole number from 1 on"),
+        (["draft", "--held-out", "0"], "--held-out takes a whole number of at least 1, not '0'."),
+        (["draft", "--rounds", "-2"], "--rounds takes a whole number of at least 1, not '-2'."),
+        (["draft", "--max-tokens", "many"], "--max-tokens takes a whole number of at least 1, not 'many'."),
+        (
+            ["draft", "--held-out", "9", "--thinking"],
+            "--thinking is for the prompts; every second held-out dialogue has thoughts.",
+        ),
+        (["speed", "--prefill", "1.5"], "--prefill takes a whole number of at least 0, not '1.5'."),
+        (["speed", "--at", "128", "x"], "--at takes a whole number of at least 0, not 'x'."),
+        (["resume", "--tokens", "0"], "--tokens takes a whole number of at least 1, not '0'."),
+        (["memory", "--ops", "gpu"], "--ops takes one of auto, reference, cpu, triton, not 'gpu'."),
     ],
 )
 def test_numbers_that_make_no_sense_are_a_sentence(
@@ -58,7 +62,7 @@ def test_numbers_that_make_no_sense_are_a_sentence(
     with pytest.raises(SystemExit) as ended:
         bench.main([words[0], "built-in", *words[1:]])
     assert ended.value.code == 2
-    assert sentence in capsys.readouterr().err
+    assert capsys.readouterr().err == f"qwenchat: {sentence} See qwenchat bench {words[0]} --help.\n"
 
 
 @pytest.mark.slow

@@ -263,6 +263,21 @@ def test_a_proxy_that_does_not_work(place: Place, monkeypatch: pytest.MonkeyPatc
     assert str(explain(caught.value)).startswith("The proxy 127.0.0.1 cannot be used")
 
 
+@pytest.mark.parametrize(
+    ("proxy", "words"),
+    [
+        ("socks5h://u:s3cret@h:1", "SOCKS needs a package: pip install 'httpx2[socks]'."),
+        ("ftp://u:s3cret@h:1", "its address begins with http:// or https://."),
+        ("http://u:s3cret@h:abc", "its address begins with http:// or https://."),
+    ],
+)
+def test_a_proxy_that_is_none(place: Place, proxy: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(Exception) as caught:
+        remote.listing(REPO)
+    assert str(explain(caught.value)) == f"The proxy that the environment names cannot be used: {words}"
+
+
 def test_offline_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(Exception) as caught:

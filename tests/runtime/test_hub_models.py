@@ -391,6 +391,26 @@ def test_the_shell_lists_gets_and_removes(
     assert "There is no repository" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["lits"],
+            "COMMAND takes one of list, advise, search, show, get, updates, rm, not 'lits'. See qwenchat models",
+        ),
+        (["get"], "The following arguments are required: OWNER/NAME. See qwenchat models get"),
+        (["list", "--context", "x"], "--context takes a whole number of at least 1, not 'x'. See qwenchat models list"),
+        (["list", "--jsn\x1b"], r"Unrecognized arguments: --jsn\x1b. See qwenchat models"),
+    ],
+)
+def test_what_the_shell_cannot_follow_is_one_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        shell.run(words)
+    assert capsys.readouterr().err == f"qwenchat: {sentence} --help.\n"
+
+
 def test_what_lies_elsewhere_is_not_deleted(place: Place, home: Path) -> None:
     path = home / ".lmstudio/models/a/b/Qwen3.5-Q8_0.gguf"
     path.parent.mkdir(parents=True)
