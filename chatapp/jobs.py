@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
-from runtime.protocol import Message
 from runtime.quick_dataclass import dataclass
 
 
@@ -32,13 +31,12 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
-    """One of the program itself, of which nothing is kept but its `answer`."""
+class Between:
+    """What no reply may run beside. `asks`: it needs a model. It is `done` with what `work` raises."""
 
-    messages: tuple[Message, ...]
-    max_tokens: int
-    state: str  # what the status line says meanwhile
-    answer: asyncio.Future[str]
+    work: Callable[[], Awaitable[None]]
+    asks: bool
+    done: asyncio.Future[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class GoOn:
     """With the last reply."""
 
 
-Job = Open | Ask | Retry | GoOn | Question
+Job = Open | Ask | Retry | GoOn | Between
 
 
 class Jobs:
@@ -103,8 +101,8 @@ class Jobs:
     def clear(self) -> None:
         """Forget all but the models that are to be opened."""
         for job in self._jobs:
-            if isinstance(job, Question):
-                job.answer.cancel()
+            if isinstance(job, Between):
+                job.done.cancel()
         self._jobs = deque(job for job in self._jobs if isinstance(job, Open))
         self._held = []
 

@@ -100,7 +100,7 @@ class Session(Branch):
                 turn, asked=asked, instead=instead, cut=instead is not None, news=tuple(news), aside=aside
             )
 
-        return await self._written(write)
+        return await self._begun(write)
 
     async def retry(
         self,
@@ -125,7 +125,7 @@ class Session(Branch):
                     self._add(conversation.id, "system", self.system)
                 return dataclasses.replace(self._begin_reply(conversation.id), cut=cut)
 
-        return await self._written(write)
+        return await self._begun(write)
 
     async def go_on(
         self,
@@ -154,7 +154,7 @@ class Session(Branch):
 
         if not begun.content and not begun.thought:
             return await self.retry(waits=waits, gives_up=gives_up)
-        return await self._written(write)
+        return await self._begun(write)
 
     @property
     def unfinished(self) -> Node | None:
@@ -267,14 +267,21 @@ class Session(Branch):
         self._default_system = text
 
     async def cut(self, summary: str, meta: Mapping[str, Any]) -> Node | None:
-        """From here on the model is sent less, as `meta` says; None if another window is writing here."""
+        """From here on the model is sent less, as `meta` says; None while a turn is written here, by whatever window."""
         conversation = self.conversation
-        if conversation is None or not await self._claim(lambda: None, lambda: True):
+        if conversation is None:
             return None
-        try:
-            return await self._written(lambda: self._add(conversation.id, "system", summary, meta=meta))
-        finally:
-            self._window.release()
+
+        def write() -> Node | None:
+            claim = self._store.claim(conversation.id)  # of its own: that of a turn is not to be let go
+            if claim is None:
+                return None
+            try:
+                return self._add(conversation.id, "system", summary, meta=meta)
+            finally:
+                claim.release()
+
+        return await self._written(write)
 
     async def keep_own(self, own: Mapping[str, Any]) -> None:
         """These settings are the conversation's own from now on; a new one is stored with them later."""
@@ -352,8 +359,16 @@ class Session(Branch):
         async with self._order:
             return await asyncio.to_thread(work)
 
+    async def _begun(self, work: Callable[[], T]) -> T:
+        """A turn begins: if it cannot be written, others may write."""
+        try:
+            return await self._written(work)
+        except BaseException:
+            self._window.release()
+            raise
+
     async def _written(self, work: Callable[[], T]) -> T:
-        """A turn begins: if it cannot be written, the thread is what it was, and others may write."""
+        """What goes below the thread: if it cannot be written, the thread is what it was."""
         before = self.thread, self._stored_head
 
         def write() -> T:
@@ -364,7 +379,6 @@ class Session(Branch):
             return await self._in_order(write)
         except BaseException:
             self.thread, self._stored_head = before
-            self._window.release()
             raise
 
     def _let_go(self) -> None:

@@ -149,6 +149,38 @@ class TestChat:
             await chat.pilot.press("escape")
             await chat.until(lambda: "It was stopped." in chat.words())
 
+    async def test_a_message_that_is_sent_while_a_summary_is_made_comes_after_it(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = self.backend([say("They asked "), gate, say("a thing.")])
+        async with running(backend, tmp_path) as chat:
+            await self.start(chat)
+            await chat.send("/context summarise")
+            await gate.reached.wait()
+            await chat.send("fourth")
+            gate.open()
+            await chat.until(lambda: len(backend.requests) == 5)
+            await chat.ask("fifth")
+            assert backend.requests[-2].messages[0].content.endswith("They asked a thing.")
+            assert [node.content for node in chat.thread()[-5:]] == ["They asked a thing.", "fourth", "ok", "fifth", "ok"]
+
+    async def test_what_leaves_while_a_reply_runs_leaves_after_it(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = self.backend([gate, say("whole")])
+        async with running(backend, tmp_path) as chat:
+            await self.start(chat)
+            await chat.send("fourth")
+            await gate.reached.wait()
+            await chat.send("fifth")
+            await chat.send("/context drop")
+            await chat.until(lambda: "told after this reply" in chat.status())
+            assert "no longer sent" not in chat.words()
+            assert chat.store.claimed(chat.store.conversations()[0].id)
+            gate.open()
+            await chat.until(lambda: len(backend.requests) == 5)
+            await chat.idle()
+            assert "cut" in chat.thread()[-3].meta
+            assert [node.content for node in chat.thread()[-4:]] == ["whole", "", "fifth", "ok"]
+
     async def test_a_larger_context_keeps_the_conversation(self, tmp_path: Path) -> None:
         backend = self.backend([say("ok")])
         async with running(backend, tmp_path) as chat:

@@ -81,6 +81,19 @@ async def test_it_waits_for_the_reply_of_the_other_window_and_can_be_called_off(
     assert [node.content for node in (await asked(other, "third")).news] == ["second", "2"]
 
 
+async def test_what_leaves_the_context_takes_no_right_from_a_reply_that_runs(store: Store) -> None:
+    one, other = Session(store), Session(store)
+    await turn(one, "first", "1")
+    running_ = await asked(one, "second")
+    assert await one.cut("", {"cut": {"from": 1}}) is None
+    await other.open(running_.conversation_id)
+    assert await other.cut("", {"cut": {"from": 1}}) is None
+    assert await other.ask("x", "m", gives_up=lambda: True) is None
+    await one.finish(running_, "2", "", "complete", True, {})
+    assert await one.cut("", {"cut": {"from": 1}}) is not None
+    assert not store.claimed(running_.conversation_id)
+
+
 async def test_each_goes_on_with_its_own_version_and_is_told_once(store: Store) -> None:
     one, other = Session(store), Session(store)
     await turn(one, "q", "first try")
