@@ -16,8 +16,8 @@ from runtime.quick_dataclass import dataclass
 class Turn:
     """A question that is stored, with the place of its reply.
 
-    `asked`: the question's node, if it is new, and `instead` the one that it is another version of. `begun`: the reply
-    goes on from this one. `cut`: the thread above is not what it was, since the question or the reply is another
+    `asked`: the question's node, if it is new, and `before` the last message that was shown before it. `begun`: the
+    reply goes on from this one. `cut`: the thread above is not what it was, since the question or the reply is another
     version of one further up. `news`: what other windows have written since, now a part of the thread above it.
     `aside`: they go on with another version of the conversation.
     """
@@ -26,7 +26,7 @@ class Turn:
     reply_id: int
     messages: tuple[Message, ...]
     asked: Node | None = None
-    instead: int | None = None
+    before: int | None = None
     begun: Node | None = None
     cut: bool = False
     news: tuple[Node, ...] = ()
@@ -57,7 +57,7 @@ class Branch:
         self.tree = Tree(self._store.twigs(self.conversation.id))
         self.conversation, self._stored_head = conversation, conversation.head
         places = {node.id: place for place, node in enumerate(stored)}
-        own = self.thread[-1].id if self.thread else None
+        own = self._end
         if own is not None and own not in places:
             return [], True
         news = stored[places[own] + 1 :] if own is not None else stored
@@ -68,19 +68,19 @@ class Branch:
         return news, False
 
     def _take_back(self, turn: Turn) -> bool:
-        """Show what was shown before the message of a turn; False if it has been replied to before, and stays."""
+        """Show what was shown before a turn; False if something else is shown by now."""
         self.tree.refuse(turn.reply_id)
-        if len(self.thread) < 2:
+        if self._end != turn.reply_id:
             return False
-        *before, message, reply = self.thread
-        if reply.id != turn.reply_id or len(self._store.children(turn.conversation_id, message.id)) > 1:
-            return False
-        self._stored_head = before[-1].id if before else None
-        if turn.instead is not None:
-            self._stored_head = self.tree.leaf(turn.instead)
-        self._store.set_head(turn.conversation_id, self._stored_head)
-        self.thread = before if turn.instead is None else self._store.thread(turn.conversation_id, self._stored_head)
+        self._store.set_head(turn.conversation_id, turn.before)
+        self._stored_head = turn.before
+        self.thread = self._store.thread(turn.conversation_id)
         return True
+
+    @property
+    def _end(self) -> int | None:
+        """The last message of the thread."""
+        return self.thread[-1].id if self.thread else None
 
     def _place(self, node: int) -> int:
         """Where a message stands in the thread. Raises StoreError if it is not shown any more."""
@@ -102,7 +102,7 @@ class Branch:
         closed: bool = True,
         meta: Mapping[str, Any] | None = None,
     ) -> Node:
-        parent = self.thread[-1].id if self.thread else None
+        parent = self._end
         node = self._store.add(conversation_id, parent, role, content, thought, status, closed, meta)
         self.thread = [*self.thread, node]
         self.tree.add(Twig(node.id, parent, role, node.meta.get("continues")))

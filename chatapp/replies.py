@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +15,7 @@ from chatapp.branch import Turn
 from chatapp.choices import Choices
 from chatapp.draft_record import DraftRecord
 from chatapp.figures import TokenRate, count
+from chatapp.records import refused
 from chatapp.session import Session
 from chatapp.status import Status
 from chatapp.store import Node, StoreError
@@ -39,7 +40,7 @@ STATUS_SECONDS = 0.25
 
 
 class Replies:
-    """One at a time. `hold` puts the messages that wait on hold."""
+    """One at a time. `hold` puts the messages that wait on hold, and these behind them."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Replies:
         view: View,
         choices: Choices,
         board: Board,
-        hold: Callable[[], None],
+        hold: Callable[[Sequence[str]], None],
         clock: Callable[[], float] = time.monotonic,
         save_every: float = 1.0,
     ) -> None:
@@ -187,9 +188,10 @@ class Replies:
         full = ended is not None and ended.kind == "context"
         if ended is not None and not full:
             self._view.say(ended.message, "error")
-        self._hold()  # they would fail as well, one after the other
+        self._hold(())  # they would fail as well, one after the other
         failure = ended.kind if ended is not None else "internal"
         meta = {"reason": "failed", "failure": failure, "stats": reply.measured, **self._source()}
+        asked = turn.asked if refused(failure, reply.answer, reply.thought) else None
         try:
             if await self._session.finish(turn, reply.answer, reply.thought, "failed", closed, meta):
                 await self._view.take_back(turn)
@@ -198,7 +200,8 @@ class Replies:
             if ended is not None and full:
                 self._view.say(ended.message, "error")
                 self._view.context_full(ended.message)
-                self._view.give_back(turn.messages[-1].content)
+            if asked is not None and not self._view.give_back(asked.content):
+                self._hold((asked.content,))
 
     def _source(self) -> dict[str, str]:
         """Which model has replied, and where it is to be found again."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from chatapp import unsent
 from chatapp.branch import Branch, Turn
-from chatapp.records import title_of
+from chatapp.records import refused, title_of
 from chatapp.store import Conversation, Node, Status, Store, StoreError
 from chatapp.thread import messages
 from chatapp.tree import Tree
@@ -88,6 +88,7 @@ class Session(Branch):
             news, aside = self._catch_up()
             conversation = self._known(model)
             self._window.take(conversation.id)
+            before = self._end
             if instead is not None:
                 self._cut(instead)
             with self._store.transaction():
@@ -97,7 +98,7 @@ class Session(Branch):
                 turn = self._begin_reply(conversation.id)
                 self._keep_unsent(self._unsent.without(text))
             return dataclasses.replace(
-                turn, asked=asked, instead=instead, cut=instead is not None, news=tuple(news), aside=aside
+                turn, asked=asked, before=before, cut=instead is not None, news=tuple(news), aside=aside
             )
 
         return await self._begun(write)
@@ -119,11 +120,12 @@ class Session(Branch):
         cut = any(node.role == "user" for node in self.thread[last + 1 :])
 
         def write() -> Turn:
+            before = self._end
             self.thread = self.thread[: last + 1]
             with self._store.transaction():
                 if self.system != self._stored_system():
                     self._add(conversation.id, "system", self.system)
-                return dataclasses.replace(self._begin_reply(conversation.id), cut=cut)
+                return dataclasses.replace(self._begin_reply(conversation.id), before=before, cut=cut)
 
         return await self._begun(write)
 
@@ -224,7 +226,8 @@ class Session(Branch):
     ) -> bool:
         """A reply has ended; `meta` is what is known of it.
 
-        A message that did not fit in the context is taken back, for no later one would fit either; whether it was.
+        A turn for which there was no room in the context is taken back, for no later one would fit either; whether it
+        was.
 
         If it cannot be written now, it raises, and `save_late` writes it when it can.
         """
@@ -234,7 +237,7 @@ class Session(Branch):
 
         def write() -> bool:
             self._store.finish(turn.reply_id, content, thought, status, thought_closed, meta)
-            return meta.get("failure") == "context" and self._take_back(turn)
+            return refused(meta.get("failure"), content, thought) and self._take_back(turn)
 
         self.thread = [
             dataclasses.replace(
@@ -267,7 +270,7 @@ class Session(Branch):
         self._default_system = text
 
     async def cut(self, summary: str, meta: Mapping[str, Any]) -> Node | None:
-        """From here on the model is sent less, as `meta` says; None while a turn is written here, by whatever window."""
+        """From here on the model is sent less, as `meta` says; None while anybody is replied to here."""
         conversation = self.conversation
         if conversation is None:
             return None

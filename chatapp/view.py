@@ -28,7 +28,7 @@ class View(Protocol):
     def say(self, text: str, severity: Severity = "info") -> None: ...
 
     async def take_back(self, turn: Turn) -> None:
-        """What was asked is no part of the conversation: there was no room for it."""
+        """What was asked, or the reply alone, is no part of the conversation: there was no room for it."""
 
     def give_back(self, text: str) -> bool:
         """A message that could not be taken; False if there is no place for it."""
