@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any
 
 from chatapp.store import Conversation, Node, Status, Store, StoreError
@@ -13,13 +14,23 @@ from runtime.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class News:
+    """What other windows have written in a conversation since, now a part of the thread.
+
+    `aside`: they go on with another version of it.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """A question that is stored, with the place of its reply.
 
     `asked`: the question's node, if it is new, and `before` the last message that was shown before it. `begun`: the
     reply goes on from this one. `cut`: the thread above is not what it was, since the question or the reply is another
-    version of one further up. `news`: what other windows have written since, now a part of the thread above it.
-    `aside`: they go on with another version of the conversation.
+    version of one further up. `news`: what stands above it by now.
     """
 
     conversation_id: str
@@ -29,8 +40,15 @@ class Turn:
     before: int | None = None
     begun: Node | None = None
     cut: bool = False
-    news: tuple[Node, ...] = ()
-    aside: bool = False
+    news: News = field(default_factory=News)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """From this message on the model is sent less; `news`: what stands above it by now."""
+
+    marker: Node
+    news: News
 
 
 class Branch:
@@ -45,27 +63,27 @@ class Branch:
         self._default_system = default_system
         self._stored_head: int | None = None  # as last seen
 
-    def _catch_up(self) -> tuple[list[Node], bool]:
-        """Go on from the stored head if it lies below this thread. Returns what is new, and whether it does not."""
+    def _catch_up(self) -> News:
+        """Go on from the stored head if it lies below this thread."""
         if self.conversation is None:
-            return [], False
+            return News()
         with self._store.transaction():
             conversation = self._store.get(self.conversation.id)
             stored = self._store.thread(self.conversation.id)
         if conversation is None or conversation.head == self._stored_head:
-            return [], False
+            return News()
         self.tree = Tree(self._store.twigs(self.conversation.id))
         self.conversation, self._stored_head = conversation, conversation.head
         places = {node.id: place for place, node in enumerate(stored)}
         own = self._end
         if own is not None and own not in places:
-            return [], True
+            return News(aside=True)
         news = stored[places[own] + 1 :] if own is not None else stored
         follows = self.system == (self._stored_system() if self.thread else self._default_system)
         self.thread = stored
         if follows and stored:
             self.system = self._stored_system()
-        return news, False
+        return News(tuple(news))
 
     def _take_back(self, turn: Turn) -> bool:
         """Show what was shown before a turn; False if something else is shown by now."""

@@ -187,8 +187,8 @@ class OneShot:
             self._session.system = self._options.system_override
         turn = await self._session.ask(prompt, model, waits=self._waits)
         assert turn is not None
-        if turn.news:
-            self._output.notice(f"Another qwenchat has added {plural(len(turn.news), 'message')} to this conversation.")
+        if new := len(turn.news.nodes):
+            self._output.notice(f"Another qwenchat has added {plural(new, 'message')} to this conversation.")
         return turn.messages, turn
 
     def _waits(self) -> None:

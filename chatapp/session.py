@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from chatapp import unsent
-from chatapp.branch import Branch, Turn
+from chatapp.branch import Branch, Cut, News, Turn
 from chatapp.records import refused, title_of
 from chatapp.store import Conversation, Node, Status, Store, StoreError
 from chatapp.thread import messages
@@ -85,7 +85,7 @@ class Session(Branch):
             return None
 
         def write() -> Turn:
-            news, aside = self._catch_up()
+            news = self._catch_up()
             conversation = self._known(model)
             self._window.take(conversation.id)
             before = self._end
@@ -97,9 +97,7 @@ class Session(Branch):
                 asked = self._add(conversation.id, "user", text)
                 turn = self._begin_reply(conversation.id)
                 self._keep_unsent(self._unsent.without(text))
-            return dataclasses.replace(
-                turn, asked=asked, before=before, cut=instead is not None, news=tuple(news), aside=aside
-            )
+            return dataclasses.replace(turn, asked=asked, before=before, cut=instead is not None, news=news)
 
         return await self._begun(write)
 
@@ -109,8 +107,11 @@ class Session(Branch):
         *,
         waits: Callable[[], None] = lambda: None,
         gives_up: Callable[[], bool] = lambda: False,
-    ) -> Turn | None:
-        """Another version of a reply, of the last one if none is named; None if there is no message to reply to."""
+    ) -> Turn | News | None:
+        """Another version of a reply, of the last one if none is named; None if there is no message to reply to.
+
+        With news nothing is asked for, since it was meant for what was shown.
+        """
         conversation, before = self.conversation, self.thread
         if reply is not None:
             before = before[: self._place(reply)]
@@ -127,17 +128,17 @@ class Session(Branch):
                     self._add(conversation.id, "system", self.system)
                 return dataclasses.replace(self._begin_reply(conversation.id), before=before, cut=cut)
 
-        return await self._begun(write)
+        return await self._begun_unless_news(write)
 
     async def go_on(
         self,
         *,
         waits: Callable[[], None] = lambda: None,
         gives_up: Callable[[], bool] = lambda: False,
-    ) -> Turn | None:
+    ) -> Turn | News | None:
         """The last reply goes on where it ended, in a node of its own; None if it is not there or has come to its end.
 
-        With nothing of it there it begins anew.
+        With news it does not, since it is the last one no more. With nothing of it there it begins anew.
         """
         conversation = self.conversation
         begun = self.unfinished
@@ -156,7 +157,7 @@ class Session(Branch):
 
         if not begun.content and not begun.thought:
             return await self.retry(waits=waits, gives_up=gives_up)
-        return await self._begun(write)
+        return await self._begun_unless_news(write)
 
     @property
     def unfinished(self) -> Node | None:
@@ -269,18 +270,19 @@ class Session(Branch):
             self.system = text
         self._default_system = text
 
-    async def cut(self, summary: str, meta: Mapping[str, Any]) -> Node | None:
+    async def cut(self, summary: str, meta: Mapping[str, Any]) -> Cut | None:
         """From here on the model is sent less, as `meta` says; None while anybody is replied to here."""
         conversation = self.conversation
         if conversation is None:
             return None
 
-        def write() -> Node | None:
+        def write() -> Cut | None:
             claim = self._store.claim(conversation.id)  # of its own: that of a turn is not to be let go
             if claim is None:
                 return None
             try:
-                return self._add(conversation.id, "system", summary, meta=meta)
+                news = self._catch_up()
+                return Cut(self._add(conversation.id, "system", summary, meta=meta), news)
             finally:
                 claim.release()
 
@@ -292,19 +294,16 @@ class Session(Branch):
         if (conversation := self.conversation) is not None:
             await self._in_order(lambda: self._store.keep_choices(conversation.id, own))
 
-    async def look(self) -> tuple[list[Node], bool]:
-        """What other windows have written below this thread since, now a part of it.
-
-        And whether they have begun to go on with another version. Nothing as long as one of them still writes.
-        """
+    async def look(self) -> News:
+        """What other windows have written; nothing as long as one of them still writes."""
         conversation = self.conversation
         if conversation is None or self._window.writing:
-            return [], False
+            return News()
 
-        def read() -> tuple[list[Node], bool]:
+        def read() -> News:
             version = self._store.version()
             if version == self._version or self._store.claimed(conversation.id):
-                return [], False
+                return News()
             self._version = version
             return self._catch_up()
 
@@ -369,6 +368,16 @@ class Session(Branch):
         except BaseException:
             self._window.release()
             raise
+
+    async def _begun_unless_news(self, work: Callable[[], Turn]) -> Turn | News:
+        def write() -> Turn | News:
+            news = self._catch_up()
+            return news if news.nodes else dataclasses.replace(work(), news=news)
+
+        turn = await self._begun(write)
+        if isinstance(turn, News):
+            self._window.release()
+        return turn
 
     async def _written(self, work: Callable[[], T]) -> T:
         """What goes below the thread: if it cannot be written, the thread is what it was."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from chatapp.backend import Backend
 from chatapp.board import Board
-from chatapp.branch import Turn
+from chatapp.branch import News, Turn
 from chatapp.choices import Choices
 from chatapp.coming import Coming
 from chatapp.jobs import Ask, Between, GoOn, Job, Jobs, Open, Retry
@@ -39,13 +39,16 @@ from runtime.protocol import (
     Sampling,
 )
 
-ASIDE = "Another window goes on with another version of this conversation. Both are kept."
 _TRY_AGAIN = "No model is open: the next message tries it once more, and /models finds others."
 _NO_MODEL = "No model is open: /models finds and opens one."
 _STOPPED = "It was stopped."
 _NOTHING: dict[type[Job], str] = {
     Retry: "There is no message to reply to yet.",
     GoOn: "There is no reply that could go on: the last one has come to its end. /retry asks for another.",
+}
+_OVERTAKEN: dict[type[Job], str] = {
+    Retry: "So no other reply was asked for: /retry is about the last message that is here now.",
+    GoOn: "So the reply did not go on: it is not the last one any more.",
 }
 
 
@@ -305,8 +308,10 @@ class Turns:
             if not self._stopping and not isinstance(job, Ask):
                 self._view.say(_NOTHING[type(job)])
             return
-        if turn.aside:
-            self._view.say(ASIDE)
+        if isinstance(turn, News):
+            self._view.show_news(turn)
+            self._view.say(_OVERTAKEN[type(job)])
+            return
         self._view.show_news(turn.news)
         await self._view.begin_turn(turn)
         await self.replies.run(turn, lambda: self._stopping)
@@ -356,7 +361,7 @@ class Turns:
             self.replies.request = None
             self._board.show(before)
 
-    async def _begin_turn(self, job: Ask | Retry | GoOn) -> Turn | None:
+    async def _begin_turn(self, job: Ask | Retry | GoOn) -> Turn | News | None:
         """None: it was stopped before it began, or there is nothing to reply to."""
         status = self._board.status
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from textual import on
 
+from chatapp.branch import News
 from chatapp.commands import CommandError
 from chatapp.composer import Composer
 from chatapp.figures import plural
 from chatapp.parts.sidebar import SidebarPart
 from chatapp.parts.versions import VersionsPart
 from chatapp.sanitize import clean_line
-from chatapp.store import Node, StoreError
+from chatapp.store import StoreError
 from chatapp.thread import source_of
-from chatapp.turns import ASIDE
 from chatapp.unsent import Unsent
 from chatapp.welcome import Welcome
 
@@ -161,22 +160,21 @@ class ConversationsPart(VersionsPart, SidebarPart):
             return
 
         async def look() -> None:
-            news, aside = await self._session.look()
-            self.show_news(news)
-            if aside:
-                self.say(ASIDE)
+            self.show_news(await self._session.look())
 
         async with self._commands:
             await self._guard(look)
 
-    def show_news(self, news: Sequence[Node]) -> None:
+    def show_news(self, news: News) -> None:
         """What other windows have written in this conversation."""
-        if not news:
+        if news.aside:
+            self.say("Another window goes on with another version of this conversation. Both are kept.")
+        if not news.nodes:
             return
         for welcome in self.query(Welcome):
             welcome.remove()
-        self.say(f"Another window has added {plural(len(news), 'message')}.")
-        for block, node in zip(self._blocks(news), news, strict=True):
+        self.say(f"Another window has added {plural(len(news.nodes), 'message')}.")
+        for block, node in zip(self._blocks(news.nodes), news.nodes, strict=True):
             self._add(block)
             if node.role == "user":
                 self.composer.remember(node.content)

@@ -263,10 +263,11 @@ class TalkPart(ChatBase):
     async def _cut(self, summary: str, what: context.Plan) -> None:
         from chatapp.history import blocks_of
 
-        node = await self._session.cut(summary, what.meta(summary=bool(summary)))
-        if node is None:
+        cut = await self._session.cut(summary, what.meta(summary=bool(summary)))
+        if cut is None:
             raise CommandError("Another window is answering in this conversation: try again after its reply.")
-        self._add(*blocks_of([node]))
+        self.show_news(cut.news)
+        self._add(*blocks_of([cut.marker]))
         self.turns.freed(what.tokens)
         status, message = self.turns.status, self.composer.message  # such as the one that had no room
         used = context.used(self._session.thread, status.context_used) + attachments.tokens(message)
