@@ -62,6 +62,7 @@ class Branch:
         self._store = store
         self._default_system = default_system
         self._stored_head: int | None = None  # as last seen
+        self._grown: list[Twig] = []  # what the tree gets once it is written for good
 
     def _catch_up(self) -> News:
         """Go on from the stored head if it lies below this thread."""
@@ -123,7 +124,7 @@ class Branch:
         parent = self._end
         node = self._store.add(conversation_id, parent, role, content, thought, status, closed, meta)
         self.thread = [*self.thread, node]
-        self.tree.add(Twig(node.id, parent, role, node.meta.get("continues")))
+        self._grown.append(Twig(node.id, parent, role, node.meta.get("continues")))
         self._stored_head = node.id
         return node
 

@@ -381,17 +381,21 @@ class Session(Branch):
 
     async def _written(self, work: Callable[[], T]) -> T:
         """What goes below the thread: if it cannot be written, the thread is what it was."""
-        before = self.thread, self._stored_head
 
         def write() -> T:
             self._write_late()
-            return work()
+            before = self.thread, self._stored_head, self._unsent
+            self._grown = []
+            try:
+                made = work()
+            except BaseException:
+                self.thread, self._stored_head, self._unsent = before
+                raise
+            for twig in self._grown:
+                self.tree.add(twig)
+            return made
 
-        try:
-            return await self._in_order(write)
-        except BaseException:
-            self.thread, self._stored_head = before
-            raise
+        return await self._in_order(write)
 
     def _let_go(self) -> None:
         self._window.release()

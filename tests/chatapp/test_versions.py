@@ -8,6 +8,10 @@ import pytest
 from fake_backend import FakeBackend, Gate, end, say, think
 from harness import Chat, Clock, here, running
 
+from chatapp.branch import News
+from chatapp.session import Session, Turn
+from chatapp.store import Store, StoreError
+from chatapp.unsent import Unsent
 from runtime.protocol import Failed, Message
 
 
@@ -19,6 +23,11 @@ async def reply(chat: Chat, key: str, count: int) -> None:
     await chat.pilot.press(key)
     await chat.until(lambda: len(chat.backend.requests) == count)
     await chat.idle()
+
+
+async def answered(session: Session, turn: Turn | News | None, reply: str) -> None:
+    assert isinstance(turn, Turn)
+    await session.finish(turn, reply, "", "complete", True, {})
 
 
 async def talked(chat: Chat) -> None:
@@ -205,6 +214,30 @@ class TestVersions:
             await chat.until(lambda: "when this reply has ended" in chat.status())
             gate.open()
             await chat.idle()
+
+
+    async def test_a_message_that_could_not_be_written_is_no_version(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = Store(tmp_path / "conversations.db")
+        session = Session(store)
+        await answered(session, await session.ask("one", "m"), "a")
+        await session.keep(Unsent("", ("two",)))
+        keep = session._keep_unsent
+
+        def full(unsent: Unsent) -> None:
+            keep(unsent)
+            raise StoreError("The disk is full.")  # as the end of a transaction does
+
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "_keep_unsent", full)
+            for _ in range(2):
+                with pytest.raises(StoreError):
+                    await session.ask("two", "m")
+        assert session._unsent == Unsent("", ("two",))
+        await answered(session, await session.ask("two", "m"), "b")
+        assert [session.versions(node.id) for node in session.thread] == [(1, 1)] * 4
+        store.close()
 
 
 class TestContinuing:
