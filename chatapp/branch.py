@@ -62,6 +62,7 @@ class Branch:
         self._store = store
         self._default_system = default_system
         self._stored_head: int | None = None  # as last seen
+        self._ends: dict[int, int] = {}  # of the thread through each message, when it was last put aside
         self._grown: list[Twig] = []  # what the tree gets once it is written for good
 
     def _catch_up(self) -> News:
@@ -109,7 +110,18 @@ class Branch:
         return place
 
     def _cut(self, node: int) -> None:
-        self.thread = self.thread[: self._place(node)]
+        place = self._place(node)
+        self._put_aside()
+        self.thread = self.thread[:place]
+
+    def _put_aside(self) -> None:
+        """Another version is shown from here on; the way back leads to this one, with the choices further down."""
+        for node in self.thread:
+            self._ends[node.id] = self.thread[-1].id
+
+    def _leaf(self, node: int) -> int:
+        """Where the thread through a message ends: below where it ended last."""
+        return self.tree.leaf(self._ends.get(node, node))
 
     def _add(
         self,

@@ -122,6 +122,7 @@ class Session(Branch):
 
         def write() -> Turn:
             before = self._end
+            self._put_aside()
             self.thread = self.thread[: last + 1]
             with self._store.transaction():
                 if self.system != self._stored_system():
@@ -181,7 +182,8 @@ class Session(Branch):
             return None
 
         def write() -> list[Node]:
-            head = self.tree.leaf(versions[place])
+            self._put_aside()
+            head = self._leaf(versions[place])
             self._store.set_head(conversation.id, head)
             self._stored_head = head
             return self._store.thread(conversation.id, head)
@@ -199,7 +201,8 @@ class Session(Branch):
             return
 
         def write() -> list[Node]:
-            head = self.tree.leaf(node)
+            self._put_aside()
+            head = self._leaf(node)
             self._store.set_head(conversation.id, head)
             self._stored_head = head
             return self._store.thread(conversation.id, head)

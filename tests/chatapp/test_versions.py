@@ -239,6 +239,37 @@ class TestVersions:
         assert [session.versions(node.id) for node in session.thread] == [(1, 1)] * 4
         store.close()
 
+    async def test_the_way_back_leads_to_the_versions_that_were_chosen_further_down(self, tmp_path: Path) -> None:
+        store = Store(tmp_path / "conversations.db")
+        session = Session(store)
+
+        def shown() -> list[str]:
+            return [node.content for node in session.thread]
+
+        await answered(session, await session.ask("one", "m"), "a")
+        await answered(session, await session.ask("two", "m"), "first")
+        await answered(session, await session.retry(), "second")
+        await session.show_version(session.thread[-1].id, -1)
+        assert shown() == ["one", "a", "two", "first"]
+        await answered(session, await session.ask("anew", "m", session.thread[0].id), "b")
+        await answered(session, await session.ask("below", "m"), "c")
+        await session.show_version(session.thread[0].id, -1)
+        assert shown() == ["one", "a", "two", "first"]
+        await session.show_version(session.thread[0].id, 1)
+        assert shown() == ["anew", "b", "below", "c"]
+        conversation = session.conversation
+        assert conversation is not None
+        session.new()
+        await session.open(conversation.id)
+        await session.show_version(session.thread[0].id, -1)
+        assert shown() == ["one", "a", "two", "first"]
+        store.add(conversation.id, session.thread[-1].id, "user", "of another window")
+        await session.look()
+        await session.show_version(session.thread[0].id, 1)
+        await session.show_version(session.thread[0].id, -1)
+        assert shown() == ["one", "a", "two", "first", "of another window"]
+        store.close()
+
 
 class TestContinuing:
     async def test_a_stopped_reply_goes_on_in_place(self, tmp_path: Path) -> None:
