@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -121,13 +122,22 @@ class ConversationsPart(VersionsPart, SidebarPart):
         self._in_turn(open_)
 
     async def _leave_conversation(self) -> None:
-        """What is written and not sent stays with it, and what is being replied is stopped."""
+        """What is written and not sent stays with it, and what is being replied is stopped.
+
+        Raises CommandError, and nothing is left, if what is written cannot be kept.
+        """
         self.leave_edit()
-        await self._keeper.flush()
+        try:
+            await self._keeper.flush()
+        except StoreError as error:
+            raise CommandError(
+                f"{error} So this conversation stays open: what is written here and not sent would be lost."
+            ) from error
         self.composer.put("")
         self.turns.withdraw()
         await self.turns.stop()
-        await self._session.leave()
+        with suppress(StoreError):  # an empty one that is not forgotten now is later
+            await self._session.leave()
 
     async def _open(self, conversation_id: str | None, at: int | None = None) -> None:
         """Show a saved conversation, or a new one; `at`: in the version in which this message is, and there."""

@@ -215,7 +215,6 @@ class TestVersions:
             gate.open()
             await chat.idle()
 
-
     async def test_a_message_that_could_not_be_written_is_no_version(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
