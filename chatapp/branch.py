@@ -140,6 +140,10 @@ class Branch:
         self._stored_head = node.id
         return node
 
+    def _renew_system(self, conversation_id: str) -> None:
+        if self.system != self._stored_system():
+            self._add(conversation_id, "system", self.system)
+
     def _begin_reply(self, conversation_id: str) -> Turn:
         sent = messages(self.thread)
         return Turn(conversation_id, self._add(conversation_id, "assistant", "", "partial").id, sent)

@@ -92,8 +92,7 @@ class Session(Branch):
             if instead is not None:
                 self._cut(instead)
             with self._store.transaction():
-                if self.system != self._stored_system():
-                    self._add(conversation.id, "system", self.system)
+                self._renew_system(conversation.id)
                 asked = self._add(conversation.id, "user", text)
                 turn = self._begin_reply(conversation.id)
                 self._keep_unsent(self._unsent.without(text))
@@ -125,8 +124,7 @@ class Session(Branch):
             self._put_aside()
             self.thread = self.thread[: last + 1]
             with self._store.transaction():
-                if self.system != self._stored_system():
-                    self._add(conversation.id, "system", self.system)
+                self._renew_system(conversation.id)
                 return dataclasses.replace(self._begin_reply(conversation.id), before=before, cut=cut)
 
         return await self._begun_unless_news(write)
@@ -139,7 +137,7 @@ class Session(Branch):
     ) -> Turn | News | None:
         """The last reply goes on where it ended, in a node of its own; None if it is not there or has come to its end.
 
-        With news it does not, since it is the last one no more. With nothing of it there it begins anew.
+        With news it does not, since it is the last one no more. With nothing of it there another one takes its place.
         """
         conversation = self.conversation
         begun = self.unfinished
@@ -147,17 +145,19 @@ class Session(Branch):
             return None
 
         def write() -> Turn:
+            before = self._end
             self.thread = self.thread[:-1]
-            sent = messages(self.thread)
             meta = {"continues": begun.id}
-            node = self._add(
-                conversation.id, "assistant", begun.content, "partial", begun.thought, begun.thought_closed, meta
-            )
-            said = Message("assistant", begun.content, begun.thought)
-            return Turn(conversation.id, node.id, (*sent, said), begun=begun)
+            said = (Message("assistant", begun.content, begun.thought),) if begun.content or begun.thought else ()
+            with self._store.transaction():
+                if not said:
+                    self._renew_system(conversation.id)
+                sent = messages(self.thread)
+                node = self._add(
+                    conversation.id, "assistant", begun.content, "partial", begun.thought, begun.thought_closed, meta
+                )
+            return Turn(conversation.id, node.id, (*sent, *said), before=before, begun=begun)
 
-        if not begun.content and not begun.thought:
-            return await self.retry(waits=waits, gives_up=gives_up)
         return await self._begun_unless_news(write)
 
     @property

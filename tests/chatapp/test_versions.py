@@ -9,6 +9,7 @@ from fake_backend import FakeBackend, Gate, end, say, think
 from harness import Chat, Clock, here, running
 
 from chatapp.branch import News
+from chatapp.picker import Picker
 from chatapp.session import Session, Turn
 from chatapp.store import Store, StoreError
 from chatapp.unsent import Unsent
@@ -321,6 +322,25 @@ class TestContinuing:
             await chat.until(lambda: "beginning" in chat.text())
             await chat.idle()
             assert "thought 2.0 s · 3 tokens" in chat.text()
+
+    @pytest.mark.parametrize("failed", [Failed("No.", "numbers"), Failed("Too long.", "context")])
+    async def test_a_reply_without_a_word_begins_anew_in_its_place(self, failed: Failed, tmp_path: Path) -> None:
+        backend = FakeBackend([Failed("No.", "numbers")], [failed], [say("now")])
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            await chat.send("/continue")
+            await chat.until(lambda: len(backend.requests) == 2)
+            if failed.kind == "context":
+                await chat.until(lambda: isinstance(chat.app.screen, Picker))
+                await chat.pilot.press("escape")
+                await chat.until(lambda: chat.app.screen is chat.screen)
+            await chat.idle()
+            await chat.send("/continue")
+            await chat.until(lambda: "now" in chat.text())
+            await chat.idle()
+            assert sent(backend) == ["q"]
+            assert [node.content for node in chat.thread()] == ["q", "now"]
+            assert "‹" not in chat.text()
 
     async def test_a_reply_that_has_ended_does_not_go_on(self, tmp_path: Path) -> None:
         backend = FakeBackend()
