@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 
+from chatapp.choices import Chosen
 from runtime.quick_dataclass import dataclass
 
 
@@ -17,10 +19,11 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """`instead`: of this message of the conversation."""
+    """`instead`: of this message of the conversation. `chosen`: how it was to be replied to when it was sent."""
 
     text: str
     instead: int | None = None
+    chosen: Chosen | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +86,9 @@ class Jobs:
         self._held = [*(job for job in self._jobs if isinstance(job, Ask)), *self._held, *map(Ask, texts)]
         self._jobs = deque(job for job in self._jobs if not isinstance(job, Ask))
 
-    def let_go(self) -> None:
-        """Nothing is on hold any more."""
-        self._jobs.extend(self._held)
+    def let_go(self, chosen: Chosen) -> None:
+        """Nothing is on hold any more: all that was is sent now."""
+        self._jobs.extend(replace(job, chosen=chosen) for job in self._held)
         self._held = []
 
     def take(self, number: int) -> str | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from chatapp.backend import Backend
 from chatapp.board import Board
 from chatapp.branch import Turn
-from chatapp.choices import Choices
+from chatapp.choices import Chosen
 from chatapp.draft_record import DraftRecord
 from chatapp.figures import TokenRate, count
 from chatapp.records import refused
@@ -47,7 +47,6 @@ class Replies:
         backend: Backend,
         session: Session,
         view: View,
-        choices: Choices,
         board: Board,
         hold: Callable[[Sequence[str]], None],
         clock: Callable[[], float] = time.monotonic,
@@ -60,24 +59,23 @@ class Replies:
         self._backend = backend
         self._session = session
         self._view = view
-        self._choices = choices
         self._board = board
         self._hold = hold
         self._clock = clock
         self._late: asyncio.Task[None] | None = None
 
-    async def run(self, turn: Turn, stopped: Callable[[], bool]) -> None:
+    async def run(self, turn: Turn, chosen: Chosen, stopped: Callable[[], bool]) -> None:
         """From its beginning to its end; `stopped`: it is not wanted any more."""
         reply = await self._view.begin_reply(turn)
         request = Generate(
             uuid.uuid4().hex,
             turn.conversation_id,
             turn.messages,
-            self._choices.sampling,
-            self._choices.thinking,
-            self._choices.thinking_budget,
-            self._choices.preserve_thinking,
-            self._choices.drafts,
+            chosen.sampling,
+            chosen.thinking,
+            chosen.thinking_budget,
+            chosen.preserve_thinking,
+            chosen.drafts,
         )
         self.request, self.channel = request.request_id, None
         self._board.show(Status(state="waiting", busy=True, context_used=self._board.status.context_used))

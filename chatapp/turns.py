@@ -74,7 +74,7 @@ class Turns:
         self._options = options
         self._view = view
         self._board = Board(view.turns_changed)
-        self.replies = Replies(backend, session, view, self.choices, self._board, self.hold, clock, save_every)
+        self.replies = Replies(backend, session, view, self._board, self.hold, clock, save_every)
         self._jobs = Jobs()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -151,7 +151,7 @@ class Turns:
 
         `instead`: beside this message of the conversation, not below the last one.
         """
-        self._jobs.add(Ask(text, instead))
+        self._jobs.add(Ask(text, instead, self.choices.now))
         self._begin()
         self._view.turns_changed()
 
@@ -184,7 +184,7 @@ class Turns:
 
     def let_go(self) -> None:
         """Send what is on hold."""
-        self._jobs.let_go()
+        self._jobs.let_go(self.choices.now)
         self._begin()
         self._view.turns_changed()
 
@@ -314,7 +314,8 @@ class Turns:
             return
         self._view.show_news(turn.news)
         await self._view.begin_turn(turn)
-        await self.replies.run(turn, lambda: self._stopping)
+        chosen = job.chosen if isinstance(job, Ask) else None
+        await self.replies.run(turn, chosen or self.choices.now, lambda: self._stopping)
 
     async def _do_between(self, job: Between) -> None:
         if job.done.cancelled():  # nobody waits for it any more
