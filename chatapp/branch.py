@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any
 
 from chatapp.store import Conversation, Node, Status, Store, StoreError
@@ -13,24 +14,41 @@ from runtime.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class News:
+    """What other windows have written in a conversation since, now a part of the thread.
+
+    `aside`: they go on with another version of it.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """A question that is stored, with the place of its reply.
 
-    `asked`: the question's node, if it is new, and `instead` the one that it is another version of. `begun`: the reply
-    goes on from this one. `cut`: the thread above is not what it was, since the question or the reply is another
-    version of one further up. `news`: what other windows have written since, now a part of the thread above it.
-    `aside`: they go on with another version of the conversation.
+    `asked`: the question's node, if it is new, and `before` the last message that was shown before it. `begun`: the
+    reply goes on from this one. `cut`: the thread above is not what it was, since the question or the reply is another
+    version of one further up. `news`: what stands above it by now.
     """
 
     conversation_id: str
     reply_id: int
     messages: tuple[Message, ...]
     asked: Node | None = None
-    instead: int | None = None
+    before: int | None = None
     begun: Node | None = None
     cut: bool = False
-    news: tuple[Node, ...] = ()
-    aside: bool = False
+    news: News = field(default_factory=News)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """From this message on the model is sent less; `news`: what stands above it by now."""
+
+    marker: Node
+    news: News
 
 
 class Branch:
@@ -44,43 +62,45 @@ class Branch:
         self._store = store
         self._default_system = default_system
         self._stored_head: int | None = None  # as last seen
+        self._ends: dict[int, int] = {}  # of the thread through each message, when it was last put aside
+        self._grown: list[Twig] = []  # what the tree gets once it is written for good
 
-    def _catch_up(self) -> tuple[list[Node], bool]:
-        """Go on from the stored head if it lies below this thread. Returns what is new, and whether it does not."""
+    def _catch_up(self) -> News:
+        """Go on from the stored head if it lies below this thread."""
         if self.conversation is None:
-            return [], False
+            return News()
         with self._store.transaction():
             conversation = self._store.get(self.conversation.id)
             stored = self._store.thread(self.conversation.id)
         if conversation is None or conversation.head == self._stored_head:
-            return [], False
+            return News()
         self.tree = Tree(self._store.twigs(self.conversation.id))
         self.conversation, self._stored_head = conversation, conversation.head
         places = {node.id: place for place, node in enumerate(stored)}
-        own = self.thread[-1].id if self.thread else None
+        own = self._end
         if own is not None and own not in places:
-            return [], True
+            return News(aside=True)
         news = stored[places[own] + 1 :] if own is not None else stored
         follows = self.system == (self._stored_system() if self.thread else self._default_system)
         self.thread = stored
         if follows and stored:
             self.system = self._stored_system()
-        return news, False
+        return News(tuple(news))
 
     def _take_back(self, turn: Turn) -> bool:
-        """Show what was shown before the message of a turn; False if it has been replied to before, and stays."""
+        """Show what was shown before a turn; False if something else is shown by now."""
         self.tree.refuse(turn.reply_id)
-        if len(self.thread) < 2:
+        if self._end != turn.reply_id:
             return False
-        *before, message, reply = self.thread
-        if reply.id != turn.reply_id or len(self._store.children(turn.conversation_id, message.id)) > 1:
-            return False
-        self._stored_head = before[-1].id if before else None
-        if turn.instead is not None:
-            self._stored_head = self.tree.leaf(turn.instead)
-        self._store.set_head(turn.conversation_id, self._stored_head)
-        self.thread = before if turn.instead is None else self._store.thread(turn.conversation_id, self._stored_head)
+        self._store.set_head(turn.conversation_id, turn.before)
+        self._stored_head = turn.before
+        self.thread = self._store.thread(turn.conversation_id)
         return True
+
+    @property
+    def _end(self) -> int | None:
+        """The last message of the thread."""
+        return self.thread[-1].id if self.thread else None
 
     def _place(self, node: int) -> int:
         """Where a message stands in the thread. Raises StoreError if it is not shown any more."""
@@ -90,7 +110,18 @@ class Branch:
         return place
 
     def _cut(self, node: int) -> None:
-        self.thread = self.thread[: self._place(node)]
+        place = self._place(node)
+        self._put_aside()
+        self.thread = self.thread[:place]
+
+    def _put_aside(self) -> None:
+        """Another version is shown from here on; the way back leads to this one, with the choices further down."""
+        for node in self.thread:
+            self._ends[node.id] = self.thread[-1].id
+
+    def _leaf(self, node: int) -> int:
+        """Where the thread through a message ends: below where it ended last."""
+        return self.tree.leaf(self._ends.get(node, node))
 
     def _add(
         self,
@@ -102,12 +133,16 @@ class Branch:
         closed: bool = True,
         meta: Mapping[str, Any] | None = None,
     ) -> Node:
-        parent = self.thread[-1].id if self.thread else None
+        parent = self._end
         node = self._store.add(conversation_id, parent, role, content, thought, status, closed, meta)
         self.thread = [*self.thread, node]
-        self.tree.add(Twig(node.id, parent, role, node.meta.get("continues")))
+        self._grown.append(Twig(node.id, parent, role, node.meta.get("continues")))
         self._stored_head = node.id
         return node
+
+    def _renew_system(self, conversation_id: str) -> None:
+        if self.system != self._stored_system():
+            self._add(conversation_id, "system", self.system)
 
     def _begin_reply(self, conversation_id: str) -> Turn:
         sent = messages(self.thread)

@@ -306,9 +306,9 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
 
     async def take_back(self, turn: Turn) -> None:
         thread = self._session.thread
-        if turn.cut or not thread:
+        if turn.cut or turn.asked is None or not thread:
             await self.transcript.show(self._entries_of(thread) or [Welcome(self._opened)])
-        elif turn.asked is not None:
+        else:
             self.transcript.drop(turn.asked.id, turn.reply_id)
 
     def give_back(self, text: str) -> bool:

@@ -10,12 +10,24 @@ from chatapp import settings
 from chatapp.options import ChatOptions, drafts
 from chatapp.settings import SettingsError, Value
 from runtime.protocol import ModelInfo, Sampling
+from runtime.quick_dataclass import dataclass
 
 SAMPLING = tuple(field.name for field in dataclasses.fields(Sampling))
 NAMES = (*SAMPLING, "thinking", "thinking_budget", "preserve_thinking", "draft")
 """The settings that a conversation may have of its own."""
 OFF = "off"
 """No budget for thoughts in this conversation, whatever holds in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What one reply is made with; None: the model decides."""
+
+    sampling: Sampling
+    thinking: bool | None
+    thinking_budget: int | None
+    preserve_thinking: bool | None
+    drafts: int | None
 
 
 class Choices:
@@ -59,6 +71,10 @@ class Choices:
                 self.set(name, value)
             except SettingsError:
                 continue
+
+    @property
+    def now(self) -> Chosen:
+        return Chosen(self.sampling, self.thinking, self.thinking_budget, self.preserve_thinking, self.drafts)
 
     @property
     def sampling(self) -> Sampling:

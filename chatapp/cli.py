@@ -104,6 +104,7 @@ def complete(arguments: Arguments, saved: Settings, environment: Mapping[str, st
         auto_titles=merged.auto_titles,
         preserve_thinking=merged.preserve_thinking,
         drafts=drafts(merged.draft),
+        given=tuple(arguments.choices),
         model_folders=tuple(folder for folder in merged.model_folders.split(os.pathsep) if folder),
         context_length=merged.context_length,
         ops=merged.ops,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 
-from runtime.protocol import Message
+from chatapp.choices import Chosen
 from runtime.quick_dataclass import dataclass
 
 
@@ -18,10 +19,11 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """`instead`: of this message of the conversation."""
+    """`instead`: of this message of the conversation. `chosen`: how it was to be replied to when it was sent."""
 
     text: str
     instead: int | None = None
+    chosen: Chosen | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,12 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
-    """One of the program itself, of which nothing is kept but its `answer`."""
+class Between:
+    """What no reply may run beside. `asks`: it needs a model. It is `done` with what `work` raises."""
 
-    messages: tuple[Message, ...]
-    max_tokens: int
-    state: str  # what the status line says meanwhile
-    answer: asyncio.Future[str]
+    work: Callable[[], Awaitable[None]]
+    asks: bool
+    done: asyncio.Future[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class GoOn:
     """With the last reply."""
 
 
-Job = Open | Ask | Retry | GoOn | Question
+Job = Open | Ask | Retry | GoOn | Between
 
 
 class Jobs:
@@ -85,9 +86,9 @@ class Jobs:
         self._held = [*(job for job in self._jobs if isinstance(job, Ask)), *self._held, *map(Ask, texts)]
         self._jobs = deque(job for job in self._jobs if not isinstance(job, Ask))
 
-    def let_go(self) -> None:
-        """Nothing is on hold any more."""
-        self._jobs.extend(self._held)
+    def let_go(self, chosen: Chosen) -> None:
+        """Nothing is on hold any more: all that was is sent now."""
+        self._jobs.extend(replace(job, chosen=chosen) for job in self._held)
         self._held = []
 
     def take(self, number: int) -> str | None:
@@ -103,8 +104,8 @@ class Jobs:
     def clear(self) -> None:
         """Forget all but the models that are to be opened."""
         for job in self._jobs:
-            if isinstance(job, Question):
-                job.answer.cancel()
+            if isinstance(job, Between):
+                job.done.cancel()
         self._jobs = deque(job for job in self._jobs if isinstance(job, Open))
         self._held = []
 

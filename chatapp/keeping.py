@@ -34,8 +34,12 @@ class Keeper:
             self._task = asyncio.create_task(self._run())
 
     async def flush(self) -> None:
-        """Write what there is now; until `restore`, changes are not the user's and are not written."""
-        await self._write()
+        """Write what there is now; until `resume`, changes are not the user's and are not written.
+
+        Raises StoreError, after which everything is as before.
+        """
+        if not self._paused:
+            await self._session.keep(self._now())
         self._paused = True
         self._dirty = False
 

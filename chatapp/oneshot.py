@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from chatapp import sanitize
 from chatapp.backend import Backend
 from chatapp.branch import Turn
+from chatapp.choices import Choices
 from chatapp.figures import plural
 from chatapp.options import ChatOptions
 from chatapp.remote.address import is_address
@@ -187,23 +188,27 @@ class OneShot:
             self._session.system = self._options.system_override
         turn = await self._session.ask(prompt, model, waits=self._waits)
         assert turn is not None
-        if turn.news:
-            self._output.notice(f"Another qwenchat has added {plural(len(turn.news), 'message')} to this conversation.")
+        if new := len(turn.news.nodes):
+            self._output.notice(f"Another qwenchat has added {plural(new, 'message')} to this conversation.")
         return turn.messages, turn
 
     def _waits(self) -> None:
         self._output.notice("Another qwenchat is answering in this conversation: waiting for its reply.")
 
     async def _reply(self, messages: tuple[Message, ...], turn: Turn | None) -> None:
+        choices = Choices(self._options)
+        if self._session is not None:
+            own = self._session.own.items()
+            choices.take({name: value for name, value in own if name not in self._options.given})
         command = Generate(
             request_id=self._request_id,
             conversation_id=turn.conversation_id if turn else self._request_id,
             messages=messages,
-            sampling=self._options.sampling,
-            thinking=self._options.thinking,
-            thinking_budget=self._options.thinking_budget,
-            preserve_thinking=self._options.preserve_thinking,
-            drafts=self._options.drafts,
+            sampling=choices.sampling,
+            thinking=choices.thinking,
+            thinking_budget=choices.thinking_budget,
+            preserve_thinking=choices.preserve_thinking,
+            drafts=choices.drafts,
         )
         saving = asyncio.ensure_future(self._save(turn))
         self._generating = True

@@ -42,6 +42,7 @@ class ChatOptions:
     thinking_budget: int | None = None
     preserve_thinking: bool | None = None
     drafts: int | None = None  # at each step; None: as many as pay
+    given: tuple[str, ...] = ()  # settings that the command line names
     context_length: int | None = None
     ops: Ops = "auto"
     threads: int | None = None

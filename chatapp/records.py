@@ -65,6 +65,11 @@ class Node:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
+def refused(failure: object, content: str, thought: str) -> bool:
+    """Whether a reply is but the place of one, to a message that had no room in the context."""
+    return failure == "context" and not content and not thought
+
+
 def copied(meta: Mapping[str, Any], copies: Mapping[Any, int]) -> dict[str, Any]:
     """What is known of a message, for its copy: messages that it names are those of `copies`."""
     made = dict(meta)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from chatapp.backend import Backend
 from chatapp.board import Board
 from chatapp.branch import Turn
-from chatapp.choices import Choices
+from chatapp.choices import Chosen
 from chatapp.draft_record import DraftRecord
 from chatapp.figures import TokenRate, count
+from chatapp.records import refused
 from chatapp.session import Session
 from chatapp.status import Status
 from chatapp.store import Node, StoreError
@@ -39,16 +40,15 @@ STATUS_SECONDS = 0.25
 
 
 class Replies:
-    """One at a time. `hold` puts the messages that wait on hold."""
+    """One at a time. `hold` puts the messages that wait on hold, and these behind them."""
 
     def __init__(
         self,
         backend: Backend,
         session: Session,
         view: View,
-        choices: Choices,
         board: Board,
-        hold: Callable[[], None],
+        hold: Callable[[Sequence[str]], None],
         clock: Callable[[], float] = time.monotonic,
         save_every: float = 1.0,
     ) -> None:
@@ -59,13 +59,12 @@ class Replies:
         self._backend = backend
         self._session = session
         self._view = view
-        self._choices = choices
         self._board = board
         self._hold = hold
         self._clock = clock
         self._late: asyncio.Task[None] | None = None
 
-    async def run(self, turn: Turn, stopped: Callable[[], bool]) -> None:
+    async def run(self, turn: Turn, chosen: Chosen, stopped: Callable[[], bool]) -> None:
         """From its beginning to its end; `stopped`: it is not wanted any more."""
         reply = await self._view.begin_reply(turn)
         source = self._source()  # another model may be open when the reply ends
@@ -73,11 +72,11 @@ class Replies:
             uuid.uuid4().hex,
             turn.conversation_id,
             turn.messages,
-            self._choices.sampling,
-            self._choices.thinking,
-            self._choices.thinking_budget,
-            self._choices.preserve_thinking,
-            self._choices.drafts,
+            chosen.sampling,
+            chosen.thinking,
+            chosen.thinking_budget,
+            chosen.preserve_thinking,
+            chosen.drafts,
         )
         self.request, self.channel = request.request_id, None
         self._board.show(Status(state="waiting", busy=True, context_used=self._board.status.context_used))
@@ -190,9 +189,10 @@ class Replies:
         full = ended is not None and ended.kind == "context"
         if ended is not None and not full:
             self._view.say(ended.message, "error")
-        self._hold()  # they would fail as well, one after the other
+        self._hold(())  # they would fail as well, one after the other
         failure = ended.kind if ended is not None else "internal"
         meta = {"reason": "failed", "failure": failure, "stats": reply.measured, **source}
+        asked = turn.asked if refused(failure, reply.answer, reply.thought) else None
         try:
             if await self._session.finish(turn, reply.answer, reply.thought, "failed", closed, meta):
                 await self._view.take_back(turn)
@@ -201,7 +201,8 @@ class Replies:
             if ended is not None and full:
                 self._view.say(ended.message, "error")
                 self._view.context_full(ended.message)
-                self._view.give_back(turn.messages[-1].content)
+            if asked is not None and not self._view.give_back(asked.content):
+                self._hold((asked.content,))
 
     def _source(self) -> dict[str, str]:
         """Which model replies, and where it is to be found again."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from chatapp import unsent
-from chatapp.branch import Branch, Turn
-from chatapp.records import title_of
+from chatapp.branch import Branch, Cut, News, Turn
+from chatapp.records import refused, title_of
 from chatapp.store import Conversation, Node, Status, Store, StoreError
 from chatapp.thread import messages
 from chatapp.tree import Tree
@@ -85,22 +85,20 @@ class Session(Branch):
             return None
 
         def write() -> Turn:
-            news, aside = self._catch_up()
+            news = self._catch_up()
             conversation = self._known(model)
             self._window.take(conversation.id)
+            before = self._end
             if instead is not None:
                 self._cut(instead)
             with self._store.transaction():
-                if self.system != self._stored_system():
-                    self._add(conversation.id, "system", self.system)
+                self._renew_system(conversation.id)
                 asked = self._add(conversation.id, "user", text)
                 turn = self._begin_reply(conversation.id)
                 self._keep_unsent(self._unsent.without(text))
-            return dataclasses.replace(
-                turn, asked=asked, instead=instead, cut=instead is not None, news=tuple(news), aside=aside
-            )
+            return dataclasses.replace(turn, asked=asked, before=before, cut=instead is not None, news=news)
 
-        return await self._written(write)
+        return await self._begun(write)
 
     async def retry(
         self,
@@ -108,8 +106,11 @@ class Session(Branch):
         *,
         waits: Callable[[], None] = lambda: None,
         gives_up: Callable[[], bool] = lambda: False,
-    ) -> Turn | None:
-        """Another version of a reply, of the last one if none is named; None if there is no message to reply to."""
+    ) -> Turn | News | None:
+        """Another version of a reply, of the last one if none is named; None if there is no message to reply to.
+
+        With news nothing is asked for, since it was meant for what was shown.
+        """
         conversation, before = self.conversation, self.thread
         if reply is not None:
             before = before[: self._place(reply)]
@@ -119,23 +120,24 @@ class Session(Branch):
         cut = any(node.role == "user" for node in self.thread[last + 1 :])
 
         def write() -> Turn:
+            before = self._end
+            self._put_aside()
             self.thread = self.thread[: last + 1]
             with self._store.transaction():
-                if self.system != self._stored_system():
-                    self._add(conversation.id, "system", self.system)
-                return dataclasses.replace(self._begin_reply(conversation.id), cut=cut)
+                self._renew_system(conversation.id)
+                return dataclasses.replace(self._begin_reply(conversation.id), before=before, cut=cut)
 
-        return await self._written(write)
+        return await self._begun_unless_news(write)
 
     async def go_on(
         self,
         *,
         waits: Callable[[], None] = lambda: None,
         gives_up: Callable[[], bool] = lambda: False,
-    ) -> Turn | None:
+    ) -> Turn | News | None:
         """The last reply goes on where it ended, in a node of its own; None if it is not there or has come to its end.
 
-        With nothing of it there it begins anew.
+        With news it does not, since it is the last one no more. With nothing of it there another one takes its place.
         """
         conversation = self.conversation
         begun = self.unfinished
@@ -143,18 +145,20 @@ class Session(Branch):
             return None
 
         def write() -> Turn:
+            before = self._end
             self.thread = self.thread[:-1]
-            sent = messages(self.thread)
             meta = {"continues": begun.id}
-            node = self._add(
-                conversation.id, "assistant", begun.content, "partial", begun.thought, begun.thought_closed, meta
-            )
-            said = Message("assistant", begun.content, begun.thought)
-            return Turn(conversation.id, node.id, (*sent, said), begun=begun)
+            said = (Message("assistant", begun.content, begun.thought),) if begun.content or begun.thought else ()
+            with self._store.transaction():
+                if not said:
+                    self._renew_system(conversation.id)
+                sent = messages(self.thread)
+                node = self._add(
+                    conversation.id, "assistant", begun.content, "partial", begun.thought, begun.thought_closed, meta
+                )
+            return Turn(conversation.id, node.id, (*sent, *said), before=before, begun=begun)
 
-        if not begun.content and not begun.thought:
-            return await self.retry(waits=waits, gives_up=gives_up)
-        return await self._written(write)
+        return await self._begun_unless_news(write)
 
     @property
     def unfinished(self) -> Node | None:
@@ -178,7 +182,8 @@ class Session(Branch):
             return None
 
         def write() -> list[Node]:
-            head = self.tree.leaf(versions[place])
+            self._put_aside()
+            head = self._leaf(versions[place])
             self._store.set_head(conversation.id, head)
             self._stored_head = head
             return self._store.thread(conversation.id, head)
@@ -196,7 +201,8 @@ class Session(Branch):
             return
 
         def write() -> list[Node]:
-            head = self.tree.leaf(node)
+            self._put_aside()
+            head = self._leaf(node)
             self._store.set_head(conversation.id, head)
             self._stored_head = head
             return self._store.thread(conversation.id, head)
@@ -224,7 +230,8 @@ class Session(Branch):
     ) -> bool:
         """A reply has ended; `meta` is what is known of it.
 
-        A message that did not fit in the context is taken back, for no later one would fit either; whether it was.
+        A turn for which there was no room in the context is taken back, for no later one would fit either; whether it
+        was.
 
         If it cannot be written now, it raises, and `save_late` writes it when it can.
         """
@@ -234,7 +241,7 @@ class Session(Branch):
 
         def write() -> bool:
             self._store.finish(turn.reply_id, content, thought, status, thought_closed, meta)
-            return meta.get("failure") == "context" and self._take_back(turn)
+            return refused(meta.get("failure"), content, thought) and self._take_back(turn)
 
         self.thread = [
             dataclasses.replace(
@@ -266,15 +273,23 @@ class Session(Branch):
             self.system = text
         self._default_system = text
 
-    async def cut(self, summary: str, meta: Mapping[str, Any]) -> Node | None:
-        """From here on the model is sent less, as `meta` says; None if another window is writing here."""
+    async def cut(self, summary: str, meta: Mapping[str, Any]) -> Cut | None:
+        """From here on the model is sent less, as `meta` says; None while anybody is replied to here."""
         conversation = self.conversation
-        if conversation is None or not await self._claim(lambda: None, lambda: True):
+        if conversation is None:
             return None
-        try:
-            return await self._written(lambda: self._add(conversation.id, "system", summary, meta=meta))
-        finally:
-            self._window.release()
+
+        def write() -> Cut | None:
+            claim = self._store.claim(conversation.id)  # of its own: that of a turn is not to be let go
+            if claim is None:
+                return None
+            try:
+                news = self._catch_up()
+                return Cut(self._add(conversation.id, "system", summary, meta=meta), news)
+            finally:
+                claim.release()
+
+        return await self._written(write)
 
     async def keep_own(self, own: Mapping[str, Any]) -> None:
         """These settings are the conversation's own from now on; a new one is stored with them later."""
@@ -282,19 +297,16 @@ class Session(Branch):
         if (conversation := self.conversation) is not None:
             await self._in_order(lambda: self._store.keep_choices(conversation.id, own))
 
-    async def look(self) -> tuple[list[Node], bool]:
-        """What other windows have written below this thread since, now a part of it.
-
-        And whether they have begun to go on with another version. Nothing as long as one of them still writes.
-        """
+    async def look(self) -> News:
+        """What other windows have written; nothing as long as one of them still writes."""
         conversation = self.conversation
         if conversation is None or self._window.writing:
-            return [], False
+            return News()
 
-        def read() -> tuple[list[Node], bool]:
+        def read() -> News:
             version = self._store.version()
             if version == self._version or self._store.claimed(conversation.id):
-                return [], False
+                return News()
             self._version = version
             return self._catch_up()
 
@@ -352,20 +364,41 @@ class Session(Branch):
         async with self._order:
             return await asyncio.to_thread(work)
 
+    async def _begun(self, work: Callable[[], T]) -> T:
+        """A turn begins: if it cannot be written, others may write."""
+        try:
+            return await self._written(work)
+        except BaseException:
+            self._window.release()
+            raise
+
+    async def _begun_unless_news(self, work: Callable[[], Turn]) -> Turn | News:
+        def write() -> Turn | News:
+            news = self._catch_up()
+            return news if news.nodes else dataclasses.replace(work(), news=news)
+
+        turn = await self._begun(write)
+        if isinstance(turn, News):
+            self._window.release()
+        return turn
+
     async def _written(self, work: Callable[[], T]) -> T:
-        """A turn begins: if it cannot be written, the thread is what it was, and others may write."""
-        before = self.thread, self._stored_head
+        """What goes below the thread: if it cannot be written, the thread is what it was."""
 
         def write() -> T:
             self._write_late()
-            return work()
+            before = self.thread, self._stored_head, self._unsent
+            self._grown = []
+            try:
+                made = work()
+            except BaseException:
+                self.thread, self._stored_head, self._unsent = before
+                raise
+            for twig in self._grown:
+                self.tree.add(twig)
+            return made
 
-        try:
-            return await self._in_order(write)
-        except BaseException:
-            self.thread, self._stored_head = before
-            self._window.release()
-            raise
+        return await self._in_order(write)
 
     def _let_go(self) -> None:
         self._window.release()

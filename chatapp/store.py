@@ -31,6 +31,7 @@ from chatapp.records import (
     copied,
     first_words,
     node_of,
+    refused,
     several,
     storable,
 )
@@ -268,11 +269,11 @@ class Store:
         """The shape of the tree, oldest first."""
         with self.reading() as sql:
             rows = sql.execute(
-                "SELECT id, parent, role, json_extract(meta, '$.continues'), json_extract(meta, '$.failure')"
-                " FROM nodes WHERE conversation_id = ? ORDER BY id",
+                "SELECT id, parent, role, json_extract(meta, '$.continues'), json_extract(meta, '$.failure'),"
+                " substr(content, 1, 1), substr(thought, 1, 1) FROM nodes WHERE conversation_id = ? ORDER BY id",
                 (conversation_id,),
             ).fetchall()
-        return [Twig(key, parent, role, begun, failure == "context") for key, parent, role, begun, failure in rows]
+        return [Twig(key, parent, role, begun, refused(*reply)) for key, parent, role, begun, *reply in rows]
 
     def fork(self, thread: Sequence[Node], title: str, model: str = "") -> Conversation:
         """A new conversation that begins with the messages of another one."""

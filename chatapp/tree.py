@@ -33,7 +33,7 @@ class Tree:
     def __init__(self, twigs: Iterable[Twig] = ()) -> None:
         self._twigs: dict[int, Twig] = {}
         self._after: dict[int | None, list[int]] = {}  # by the last message that is no system prompt
-        self._continued: set[int] = set()
+        self._continued: dict[int, list[int]] = {}  # by which others
         self._refused: set[int] = set()
         for twig in twigs:
             self.add(twig)
@@ -41,7 +41,7 @@ class Tree:
     def add(self, twig: Twig) -> None:
         self._twigs[twig.id] = twig
         if twig.continues is not None:
-            self._continued.add(twig.continues)
+            self._continued.setdefault(twig.continues, []).append(twig.id)
         if twig.refused:
             self.refuse(twig.id)
         if twig.role != "system":
@@ -74,7 +74,7 @@ class Tree:
         return last
 
     def _hidden(self, id: int) -> bool:
-        if id in self._continued or id in self._refused:
+        if id in self._refused or any(by not in self._refused for by in self._continued.get(id, ())):
             return True
         replies = self._after.get(id, [])
         return bool(replies) and all(reply in self._refused for reply in replies)

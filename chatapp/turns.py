@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from chatapp.backend import Backend
 from chatapp.board import Board
-from chatapp.branch import Turn
+from chatapp.branch import News, Turn
 from chatapp.choices import Choices
 from chatapp.coming import Coming
-from chatapp.jobs import Ask, GoOn, Job, Jobs, Open, Question, Retry
+from chatapp.jobs import Ask, Between, GoOn, Job, Jobs, Open, Retry
 from chatapp.options import ChatOptions
 from chatapp.paths import BUILT_IN, model_path
 from chatapp.remote.address import is_address, label
@@ -39,12 +39,16 @@ from runtime.protocol import (
     Sampling,
 )
 
-ASIDE = "Another window goes on with another version of this conversation. Both are kept."
 _TRY_AGAIN = "No model is open: the next message tries it once more, and /models finds others."
 _NO_MODEL = "No model is open: /models finds and opens one."
+_STOPPED = "It was stopped."
 _NOTHING: dict[type[Job], str] = {
     Retry: "There is no message to reply to yet.",
     GoOn: "There is no reply that could go on: the last one has come to its end. /retry asks for another.",
+}
+_OVERTAKEN: dict[type[Job], str] = {
+    Retry: "So no other reply was asked for: /retry is about the last message that is here now.",
+    GoOn: "So the reply did not go on: it is not the last one any more.",
 }
 
 
@@ -70,7 +74,7 @@ class Turns:
         self._options = options
         self._view = view
         self._board = Board(view.turns_changed)
-        self.replies = Replies(backend, session, view, self.choices, self._board, self.hold, clock, save_every)
+        self.replies = Replies(backend, session, view, self._board, self.hold, clock, save_every)
         self._jobs = Jobs()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -147,7 +151,7 @@ class Turns:
 
         `instead`: beside this message of the conversation, not below the last one.
         """
-        self._jobs.add(Ask(text, instead))
+        self._jobs.add(Ask(text, instead, self.choices.now))
         self._begin()
         self._view.turns_changed()
 
@@ -180,7 +184,7 @@ class Turns:
 
     def let_go(self) -> None:
         """Send what is on hold."""
-        self._jobs.let_go()
+        self._jobs.let_go(self.choices.now)
         self._begin()
         self._view.turns_changed()
 
@@ -220,16 +224,21 @@ class Turns:
         """Whether the reply that runs is in its thought, or may come to one."""
         return self._turning and self.replies.request is not None and self.replies.channel != "answer"
 
-    async def question(self, messages: tuple[Message, ...], max_tokens: int, state: str) -> str:
-        """The model's answer to a question of the program itself, when what runs has ended. Raises QuestionError."""
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._jobs.put_first(Question(messages, max_tokens, state, answer))
-        self._begin()
+    async def between(self, work: Callable[[], Awaitable[None]], *, asks: bool = False) -> None:
+        """Do this when what runs has ended, before any message that waits; `asks`: it calls `question`.
+
+        Raises what it raises, and QuestionError if it is withdrawn.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._jobs.put_first(Between(work, asks, done))
+        if asks:
+            self._begin()
+        self._wake.set()
         try:
-            return await answer
+            await done
         except asyncio.CancelledError:
-            if answer.cancelled():
-                raise QuestionError("It was stopped.") from None
+            if done.cancelled():
+                raise QuestionError(_STOPPED) from None
             raise
 
     async def run(self) -> None:
@@ -261,7 +270,10 @@ class Turns:
     def _next(self) -> Job | None:
         """The next job; what needs a model waits for one."""
         first = self._jobs.first()
-        if first is None or not (isinstance(first, Open) or self._backend.model is not None):
+        if first is None:
+            return None
+        bare = isinstance(first, Open) or (isinstance(first, Between) and not first.asks)
+        if not bare and self._backend.model is None:
             return None
         if isinstance(first, Open) and self._coming.running:
             return None  # one after the other
@@ -278,8 +290,8 @@ class Turns:
             else:
                 await self._load(job)
             return
-        if isinstance(job, Question):
-            await self._put(job)
+        if isinstance(job, Between):
+            await self._do_between(job)
             return
         turn = None
         try:
@@ -296,26 +308,43 @@ class Turns:
             if not self._stopping and not isinstance(job, Ask):
                 self._view.say(_NOTHING[type(job)])
             return
-        if turn.aside:
-            self._view.say(ASIDE)
+        if isinstance(turn, News):
+            self._view.show_news(turn)
+            self._view.say(_OVERTAKEN[type(job)])
+            return
         self._view.show_news(turn.news)
         await self._view.begin_turn(turn)
-        await self.replies.run(turn, lambda: self._stopping)
+        chosen = job.chosen if isinstance(job, Ask) else None
+        await self.replies.run(turn, chosen or self.choices.now, lambda: self._stopping)
 
-    async def _put(self, job: Question) -> None:
-        """Ask the model a question of the program itself."""
+    async def _do_between(self, job: Between) -> None:
+        if job.done.cancelled():  # nobody waits for it any more
+            return
+        try:
+            await job.work()
+        except Exception as error:
+            if not job.done.done():
+                job.done.set_exception(error)
+        finally:
+            if not job.done.done():
+                job.done.set_result(None)
+
+    async def question(self, messages: tuple[Message, ...], max_tokens: int, state: str) -> str:
+        """The model's answer to a question of the program itself, inside `between`. Raises QuestionError."""
+        if self._stopping:
+            raise QuestionError(_STOPPED)
         before = self._board.status
         conversation = self._session.conversation
         request = Generate(
             uuid.uuid4().hex,
             conversation.id if conversation is not None else "",
-            job.messages,
-            Sampling(max_tokens=job.max_tokens),
+            messages,
+            Sampling(max_tokens=max_tokens),
             thinking=False,
             aside=True,
         )
         self.replies.request = request.request_id
-        self._board.show(replace(before, state=job.state, busy=True))
+        self._board.show(replace(before, state=state, busy=True))
         text: list[str] = []
         try:
             async for event in self._backend.generate(request):
@@ -323,19 +352,17 @@ class Turns:
                     case Delta(channel="answer", text=new):
                         text.append(new)
                     case Finished(reason="cancelled"):
-                        job.answer.cancel()
+                        raise QuestionError(_STOPPED)
                     case Failed(message=message):
-                        if not job.answer.done():
-                            job.answer.set_exception(QuestionError(message))
+                        raise QuestionError(message)
                     case _:
                         pass
-            if not job.answer.done():
-                job.answer.set_result("".join(text).strip())
+            return "".join(text).strip()
         finally:
-            job.answer.cancel()  # unless it is done
+            self.replies.request = None
             self._board.show(before)
 
-    async def _begin_turn(self, job: Ask | Retry | GoOn) -> Turn | None:
+    async def _begin_turn(self, job: Ask | Retry | GoOn) -> Turn | News | None:
         """None: it was stopped before it began, or there is nothing to reply to."""
         status = self._board.status
 

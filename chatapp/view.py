@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from chatapp.block import Severity
-from chatapp.branch import Turn
-from chatapp.store import Node
+from chatapp.branch import News, Turn
 
 if TYPE_CHECKING:
     from chatapp.blocks import ReplyBlock
@@ -28,12 +26,12 @@ class View(Protocol):
     def say(self, text: str, severity: Severity = "info") -> None: ...
 
     async def take_back(self, turn: Turn) -> None:
-        """What was asked is no part of the conversation: there was no room for it."""
+        """What was asked, or the reply alone, is no part of the conversation: there was no room for it."""
 
     def give_back(self, text: str) -> bool:
         """A message that could not be taken; False if there is no place for it."""
 
-    def show_news(self, news: Sequence[Node]) -> None:
+    def show_news(self, news: News) -> None:
         """What other windows have written in this conversation."""
 
     def context_full(self, why: str) -> None:

@@ -17,6 +17,7 @@ from textual.screen import Screen
 from chatapp import commands
 from chatapp.backend import Backend
 from chatapp.block import Block, Severity
+from chatapp.branch import News
 from chatapp.commands import Call, CommandError
 from chatapp.composer import Composer
 from chatapp.entries import Entry
@@ -106,6 +107,10 @@ class ChatBase(Screen[None], PlainContainer):
         from chatapp.history import entries_of
 
         return entries_of(thread, self._session.versions)
+
+    def show_news(self, news: News) -> None:
+        """What other windows have written in this conversation."""
+        raise NotImplementedError
 
     def show(self, markdown: str) -> None:
         """A page of the program itself; one that is longer than the screen begins at its top."""

@@ -14,6 +14,7 @@ from chatapp.figures import duration
 from chatapp.parts.base import ChatBase
 from chatapp.sanitize import clean_line
 from chatapp.settings import FIELDS, Value
+from chatapp.store import StoreError
 from themes import DEFAULT, remark
 
 if TYPE_CHECKING:
@@ -191,7 +192,8 @@ class ComfortPart(ChatBase):
 
     async def _leave(self) -> None:
         """What is being written is kept as far as it has come."""
-        await self._keeper.flush()
+        with contextlib.suppress(StoreError):
+            await self._keeper.flush()
         self.turns.withdraw()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.turns.stop(), LEAVE_SECONDS)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from textual import on
 
+from chatapp.branch import News
 from chatapp.commands import CommandError
 from chatapp.composer import Composer
 from chatapp.figures import plural
 from chatapp.parts.sidebar import SidebarPart
 from chatapp.parts.versions import VersionsPart
 from chatapp.sanitize import clean_line
-from chatapp.store import Node, StoreError
+from chatapp.store import StoreError
 from chatapp.thread import source_of
-from chatapp.turns import ASIDE
 from chatapp.unsent import Unsent
 from chatapp.welcome import Welcome
 from runtime.protocol import Failed
@@ -129,13 +129,22 @@ class ConversationsPart(VersionsPart, SidebarPart):
         self._in_turn(open_)
 
     async def _leave_conversation(self) -> None:
-        """What is written and not sent stays with it, and what is being replied is stopped."""
+        """What is written and not sent stays with it, and what is being replied is stopped.
+
+        Raises CommandError, and nothing is left, if what is written cannot be kept.
+        """
         self.leave_edit()
-        await self._keeper.flush()
+        try:
+            await self._keeper.flush()
+        except StoreError as error:
+            raise CommandError(
+                f"{error} So this conversation stays open: what is written here and not sent would be lost."
+            ) from error
         self.composer.put("")
         self.turns.withdraw()
         await self.turns.stop()
-        await self._session.leave()
+        with suppress(StoreError):  # an empty one that is not forgotten now is later
+            await self._session.leave()
 
     async def _open(self, conversation_id: str | None, at: int | None = None) -> None:
         """Show a saved conversation, or a new one; `at`: in the version in which this message is, and there."""
@@ -168,22 +177,21 @@ class ConversationsPart(VersionsPart, SidebarPart):
             return
 
         async def look() -> None:
-            news, aside = await self._session.look()
-            self.show_news(news)
-            if aside:
-                self.say(ASIDE)
+            self.show_news(await self._session.look())
 
         async with self._commands:
             await self._guard(look)
 
-    def show_news(self, news: Sequence[Node]) -> None:
+    def show_news(self, news: News) -> None:
         """What other windows have written in this conversation."""
-        if not news:
+        if news.aside:
+            self.say("Another window goes on with another version of this conversation. Both are kept.")
+        if not news.nodes:
             return
         for welcome in self.query(Welcome):
             welcome.remove()
-        self.say(f"Another window has added {plural(len(news), 'message')}.")
-        for block, node in zip(self._blocks(news), news, strict=True):
+        self.say(f"Another window has added {plural(len(news.nodes), 'message')}.")
+        for block, node in zip(self._blocks(news.nodes), news.nodes, strict=True):
             self._add(block)
             if node.role == "user":
                 self.composer.remember(node.content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -204,29 +205,38 @@ class TalkPart(ChatBase):
                 pass
 
     async def drop_oldest(self) -> None:
-        await self._cut("", self._plan())
+        """After the reply that runs, and before the next message."""
+        self._plan()  # what cannot be is told at once
+
+        async def drop() -> None:
+            await self._cut("", self._plan())
+
+        self._make_room(drop, "Nothing was left out.")
 
     async def summarise(self) -> None:
-        """The model writes it, beside what else is going on."""
-        what = self._plan()
+        """The model writes it, after the reply that runs and before the next message."""
+        self._plan()
         if self.turns.model is None:
             raise CommandError("No model is open to write the summary.")
-        thread = list(self._session.thread)
-        conversation = self._session.conversation
 
         async def write() -> None:
-            try:
-                asked = context.question(thread, what)
-                summary = await self.turns.question(asked, context.SUMMARY_TOKENS, "summarising")
-            except QuestionError as error:
-                raise CommandError(f"There is no summary, and nothing was left out. {error}") from error
+            what = self._plan()
+            asked = context.question(self._session.thread, what)
+            summary = await self.turns.question(asked, context.SUMMARY_TOKENS, "summarising")
             if not summary:
                 raise CommandError("The model wrote no summary, so nothing was left out.")
-            if self._session.conversation is not conversation:
-                raise CommandError("Another conversation is open by now, so the summary was not used.")
             await self._cut(summary, what)
 
-        self._run_beside(write)
+        self._make_room(write, "There is no summary, and nothing was left out.", asks=True)
+
+    def _make_room(self, work: Callable[[], Awaitable[None]], failed: str, *, asks: bool = False) -> None:
+        async def make() -> None:
+            try:
+                await self.turns.between(work, asks=asks)
+            except QuestionError as error:
+                raise CommandError(f"{failed} {error}") from error
+
+        self._run_beside(make)
 
     async def enlarge(self, tokens: int) -> None:
         """Open the model again, with so much context; the conversation goes on."""
@@ -253,10 +263,11 @@ class TalkPart(ChatBase):
     async def _cut(self, summary: str, what: context.Plan) -> None:
         from chatapp.history import blocks_of
 
-        node = await self._session.cut(summary, what.meta(summary=bool(summary)))
-        if node is None:
+        cut = await self._session.cut(summary, what.meta(summary=bool(summary)))
+        if cut is None:
             raise CommandError("Another window is answering in this conversation: try again after its reply.")
-        self._add(*blocks_of([node]))
+        self.show_news(cut.news)
+        self._add(*blocks_of([cut.marker]))
         self.turns.freed(what.tokens)
         status, message = self.turns.status, self.composer.message  # such as the one that had no room
         used = context.used(self._session.thread, status.context_used) + attachments.tokens(message)

@@ -199,7 +199,7 @@ class RemoteBackend:
     def _failed(self, connection: Connection, command: Generate, reply: Reply, error: Exception) -> Failed:
         found = connection.failure(error)
         sentence = found.sentence
-        if reply.begun and found.kind == "server":
+        if reply.begun and found.kind in ("server", "context"):
             goes_on = "/continue goes on from there, " if reply.answering else ""
             sentence += f" What came is kept: {goes_on}/retry begins anew."
         self._log.note(sentence)

@@ -16,6 +16,7 @@ from chatapp.picker import Picker
 from chatapp.status import METER, Status, StatusLine, _meter
 from chatapp.store import Node
 from chatapp.thread import kept, messages
+from chatapp.tree import Tree
 from runtime.protocol import Failed, Message, Ready
 
 SMALL = replace(MODEL, context_length=100, trained_context=400)
@@ -149,6 +150,39 @@ class TestChat:
             await chat.pilot.press("escape")
             await chat.until(lambda: "It was stopped." in chat.words())
 
+    async def test_a_message_that_is_sent_while_a_summary_is_made_comes_after_it(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = self.backend([say("They asked "), gate, say("a thing.")])
+        async with running(backend, tmp_path) as chat:
+            await self.start(chat)
+            await chat.send("/context summarise")
+            await gate.reached.wait()
+            await chat.send("fourth")
+            gate.open()
+            await chat.until(lambda: len(backend.requests) == 5)
+            await chat.ask("fifth")
+            assert backend.requests[-2].messages[0].content.endswith("They asked a thing.")
+            said = [node.content for node in chat.thread()[-5:]]
+            assert said == ["They asked a thing.", "fourth", "ok", "fifth", "ok"]
+
+    async def test_what_leaves_while_a_reply_runs_leaves_after_it(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = self.backend([gate, say("whole")])
+        async with running(backend, tmp_path) as chat:
+            await self.start(chat)
+            await chat.send("fourth")
+            await gate.reached.wait()
+            await chat.send("fifth")
+            await chat.send("/context drop")
+            await chat.until(lambda: "told after this reply" in chat.status())
+            assert "no longer sent" not in chat.words()
+            assert chat.store.claimed(chat.store.conversations()[0].id)
+            gate.open()
+            await chat.until(lambda: len(backend.requests) == 5)
+            await chat.idle()
+            assert "cut" in chat.thread()[-3].meta
+            assert [node.content for node in chat.thread()[-4:]] == ["whole", "", "fifth", "ok"]
+
     async def test_a_larger_context_keeps_the_conversation(self, tmp_path: Path) -> None:
         backend = self.backend([say("ok")])
         async with running(backend, tmp_path) as chat:
@@ -211,6 +245,49 @@ class TestChat:
             await chat.send(f"/resume {chat.store.conversations()[0].id}")
             await chat.until(lambda: FULL not in chat.words() and "▌ third question" in chat.text())
             assert "‹" not in chat.text()
+
+    async def test_a_reply_that_had_begun_is_kept_where_the_context_ends(self, tmp_path: Path) -> None:
+        broken = [say("many words"), Failed(FULL, "context")]
+        async with running(self.backend(broken, [Failed(FULL, "context")]), tmp_path) as chat:
+            await self.start(chat)
+            for line in ("fourth", "/continue"):
+                await chat.send(line)
+                await chat.until(lambda: isinstance(chat.app.screen, Picker))
+                await chat.pilot.press("escape")
+                await chat.until(lambda: chat.app.screen is chat.screen)
+                await chat.idle()
+                assert "▌ fourth" in chat.text()
+                assert [node.content for node in chat.thread()[-2:]] == ["fourth", "many words"]
+                assert chat.screen.composer.text == ""
+            again = Tree(chat.store.twigs(chat.store.conversations()[0].id))
+            assert again.versions(chat.thread()[-2].id) == [chat.thread()[-2].id]
+            assert again.versions(chat.thread()[-1].id) == [chat.thread()[-1].id]
+
+    async def test_another_reply_that_has_no_room_leaves_the_one_that_was_there(self, tmp_path: Path) -> None:
+        async with running(self.backend([Failed(FULL, "context")]), tmp_path) as chat:
+            await self.start(chat)
+            before = chat.thread()
+            await chat.send("/retry")
+            await chat.until(lambda: isinstance(chat.app.screen, Picker))
+            await chat.pilot.press("escape")
+            await chat.until(lambda: chat.app.screen is chat.screen)
+            await chat.idle()
+            assert chat.thread() == before
+            assert chat.text().count("an answer of some words") == 3
+            assert chat.screen.composer.text == ""
+
+    async def test_a_message_that_has_no_room_while_another_is_written_is_held(self, tmp_path: Path) -> None:
+        gate = Gate()
+        async with running(self.backend([gate, Failed(FULL, "context")]), tmp_path) as chat:
+            await self.start(chat)
+            await chat.send("fourth")
+            await gate.reached.wait()
+            chat.screen.composer.put("a draft")
+            gate.open()
+            await chat.until(lambda: isinstance(chat.app.screen, Picker))
+            await chat.pilot.press("escape")
+            await chat.until(lambda: "held    fourth" in chat.text())
+            assert chat.screen.composer.text == "a draft"
 
     @pytest.mark.parametrize(("tokens", "offered"), [(90, False), (3_600, True)])
     async def test_a_summary_is_offered_of_what_is_longer_than_one(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from fake_backend import MODEL, FakeBackend
+from fake_backend import MODEL, FakeBackend, Gate, say
 from harness import here, running
 from textual.widgets import Input, TextArea
 
@@ -159,6 +159,40 @@ class TestParameters:
             await chat.pilot.press("ctrl+t")
             await chat.until(lambda: kept)
         assert kept == [{"thinking": False}]
+
+    async def test_a_message_that_waits_keeps_the_thinking_it_was_sent_with(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = FakeBackend([gate], [say("two")], [gate], [say("four")])
+        async with running(backend, tmp_path) as chat:
+            await chat.send("one")
+            await gate.reached.wait()
+            await chat.send("two")
+            await chat.send("/set temperature 0.5")
+            await chat.pilot.press("ctrl+t")
+            await chat.until(lambda: "thinking is off" in chat.status())
+            await chat.send("three")
+            await chat.send("four")
+            gate.open()
+            await chat.until(lambda: len(backend.requests) == 4)
+            await chat.idle()
+            asked = [(request.thinking, request.sampling.temperature) for request in backend.requests]
+            assert asked == [(None, None), (None, None), (False, 0.5), (False, 0.5)]
+
+    async def test_a_message_that_is_held_gets_the_thinking_of_when_it_is_let_go(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = FakeBackend([gate])
+        async with running(backend, tmp_path) as chat:
+            await chat.send("one")
+            await gate.reached.wait()
+            await chat.send("two")
+            await chat.pilot.press("escape")
+            await chat.until(lambda: not chat.screen.turns.generating)
+            await chat.pilot.press("ctrl+t")
+            await chat.until(lambda: "thinking is off" in chat.status())
+            await chat.pilot.press("enter")
+            await chat.until(lambda: len(backend.requests) == 2)
+            await chat.idle()
+            assert backend.requests[1].thinking is False
 
     async def test_a_word_in_the_status_line_leaves_the_figures(self, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:

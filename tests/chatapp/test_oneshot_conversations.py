@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from program import SECONDS, Program, wait_for
+
+from chatapp.store import Store
 
 
 @pytest.fixture
@@ -67,6 +70,22 @@ def test_resume_goes_on_with_a_saved_conversation(qwenchat: Program, key: list[s
     result = qwenchat("-p", "two", "--resume", *key)
     assert result.returncode == 0
     assert [node.content for node in qwenchat.thread("work")][::2] == ["one", "two"]
+
+
+def test_what_a_conversation_has_chosen_holds_unless_an_option_is_given(qwenchat: Program) -> None:
+    qwenchat("-p", "one", "--conversation", "work")
+    with closing(Store(qwenchat.folder / "home" / "conversations.db")) as store:
+        conversation = store.by_name("work")
+        assert conversation is not None
+        store.keep_choices(conversation.id, {"temperature": 0.3, "thinking": False, "thinking_budget": "off"})
+    (qwenchat.folder / "home" / "settings.toml").write_text("temperature = 0.9\ntop_k = 7\nthinking_budget = 50\n")
+    qwenchat("-p", "two", "--conversation", "work")
+    asked = qwenchat.request()
+    assert (asked["sampling"]["temperature"], asked["sampling"]["top_k"]) == (0.3, 7)
+    assert (asked["thinking"], asked["thinking_budget"]) == (False, None)
+    qwenchat("-p", "three", "--resume", "work", "--temperature", "0.5")
+    asked = qwenchat.request()
+    assert (asked["sampling"]["temperature"], asked["thinking"]) == (0.5, False)
 
 
 def test_resume_without_a_conversation_begins_one(qwenchat: Program) -> None:

@@ -207,6 +207,12 @@ class TestAnswers:
         }
         assert (await failure(answering(400, {"error": error}))).kind == "context"
 
+    async def test_a_context_that_ends_in_the_middle_of_a_reply(self) -> None:
+        error = {"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}}
+        failed = await failure(ChatServer(lambda request: streamed(say("two thousand"), error)))
+        assert failed.kind == "context"
+        assert "What came is kept: /continue goes on from there" in failed.message
+
     async def test_words_of_any_size_and_with_escapes_are_one_harmless_line(self) -> None:
         failed = await failure(answering(500, {"error": "\x1b[31m" + "x\n" * 5000}))
         assert len(failed.message) < 600

@@ -47,6 +47,11 @@ def test_a_version_leads_to_the_newest_message_below_it() -> None:
     assert tree.leaf(6) == 6
 
 
+def test_a_reply_that_was_to_be_continued_without_room_for_it_is_a_version_still() -> None:
+    tree = grown((1, None, "u"), (2, 1, "a"), (3, 1, "a", 2, True), (4, 1, "a"))
+    assert tree.versions(4) == [2, 4]
+
+
 def test_a_message_that_had_no_room_is_no_version_and_leads_nowhere() -> None:
     tree = grown((1, None, "u"), (2, 1, "a"), (3, 2, "u"), (4, 3, "a"), (5, 2, "u"), (6, 5, "a", None, True))
     assert tree.versions(3) == [3]

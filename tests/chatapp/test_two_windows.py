@@ -14,6 +14,7 @@ from fake_backend import MODEL, FakeBackend, Gate, say
 from harness import running
 from program import Program
 
+from chatapp.branch import News
 from chatapp.claim import Claim
 from chatapp.options import ChatOptions
 from chatapp.session import Session, Turn
@@ -60,11 +61,11 @@ async def test_a_message_goes_below_what_the_other_window_has_written(store: Sto
     await other.open(one.conversation.id)
     await turn(other, "second", "2")
     third = await asked(one, "third")
-    assert [node.content for node in third.news] == ["second", "2"]
+    assert [node.content for node in third.news.nodes] == ["second", "2"]
     assert [message.content for message in third.messages] == ["first", "1", "second", "2", "third"]
     await one.finish(third, "3", "", "complete", True, {})
-    assert [node.content for node in (await other.look())[0]] == ["third", "3"]
-    assert await other.look() == ([], False)
+    assert [node.content for node in (await other.look()).nodes] == ["third", "3"]
+    assert await other.look() == News()
 
 
 async def test_it_waits_for_the_reply_of_the_other_window_and_can_be_called_off(store: Store) -> None:
@@ -76,9 +77,83 @@ async def test_it_waits_for_the_reply_of_the_other_window_and_can_be_called_off(
     told: list[str] = []
     assert await other.ask("x", "m", waits=lambda: told.append("waits"), gives_up=lambda: bool(told)) is None
     assert told == ["waits"]
-    assert await other.look() == ([], False)
+    assert await other.look() == News()
     await one.finish(running_, "2", "", "complete", True, {})
-    assert [node.content for node in (await asked(other, "third")).news] == ["second", "2"]
+    assert [node.content for node in (await asked(other, "third")).news.nodes] == ["second", "2"]
+
+
+async def test_what_leaves_the_context_takes_no_right_from_a_reply_that_runs(store: Store) -> None:
+    one, other = Session(store), Session(store)
+    await turn(one, "first", "1")
+    running_ = await asked(one, "second")
+    assert await one.cut("", {"cut": {"from": 1}}) is None
+    await other.open(running_.conversation_id)
+    assert await other.cut("", {"cut": {"from": 1}}) is None
+    assert await other.ask("x", "m", gives_up=lambda: True) is None
+    await one.finish(running_, "2", "", "complete", True, {})
+    assert await one.cut("", {"cut": {"from": 1}}) is not None
+    assert not store.claimed(running_.conversation_id)
+
+
+@pytest.mark.parametrize("way", ["retry", "go_on"])
+async def test_a_reply_is_not_made_anew_above_what_the_other_window_has_written(way: str, store: Store) -> None:
+    one, other = Session(store), Session(store)
+    await one.finish(await asked(one, "first"), "half", "", "cancelled", True, {})
+    assert one.conversation is not None
+    await other.open(one.conversation.id)
+    await turn(other, "second", "2")
+    news = await getattr(one, way)()
+    assert isinstance(news, News)
+    assert [node.content for node in news.nodes] == ["second", "2"]
+    assert [node.content for node in one.thread] == ["first", "half", "second", "2"]
+    again = await one.retry()
+    assert isinstance(again, Turn)
+    assert [message.content for message in again.messages] == ["first", "half", "second"]
+
+
+async def test_another_version_is_made_aside_of_the_other_window_and_that_is_told(store: Store) -> None:
+    one, other = Session(store), Session(store)
+    await one.finish(await asked(one, "q"), "half", "", "cancelled", True, {})
+    assert one.conversation is not None
+    await other.open(one.conversation.id)
+    again = await other.retry()
+    assert isinstance(again, Turn)
+    await other.finish(again, "another", "", "complete", True, {})
+    rest = await one.go_on()
+    assert isinstance(rest, Turn)
+    assert rest.news == News(aside=True)
+    assert one.versions(rest.reply_id) == (2, 2)
+
+
+async def test_what_leaves_the_context_leaves_below_what_the_other_window_has_written(store: Store) -> None:
+    one, other = Session(store), Session(store)
+    await turn(one, "first", "1")
+    assert one.conversation is not None
+    await other.open(one.conversation.id)
+    await turn(other, "second", "2")
+    cut = await one.cut("", {"cut": {"from": 3}})
+    assert cut is not None
+    assert [node.content for node in cut.news.nodes] == ["second", "2"]
+    assert [node.content for node in one.thread] == ["first", "1", "second", "2", ""]
+    assert one.thread[-1] == cut.marker
+
+
+async def test_another_reply_waits_for_the_other_window_and_shows_its_messages(tmp_path: Path, store: Store) -> None:
+    other = Session(store)
+    await turn(other, "first", "1")
+    assert other.conversation is not None
+    backend = FakeBackend()
+    options = ChatOptions(model=MODEL.path, conversation_id=other.conversation.id)
+    async with running(backend, tmp_path, options) as chat:
+        await chat.until(lambda: "ready" in chat.status())
+        theirs = await asked(other, "theirs")
+        await chat.send("/retry")
+        await chat.until(lambda: "waiting for another window" in chat.status())
+        await other.finish(theirs, "of the other", "", "complete", True, {})
+        await chat.until(lambda: "no other reply was asked for" in chat.words())
+        assert "of the other" in chat.text()
+        await chat.idle()
+        assert backend.requests == []
 
 
 async def test_each_goes_on_with_its_own_version_and_is_told_once(store: Store) -> None:
@@ -87,10 +162,10 @@ async def test_each_goes_on_with_its_own_version_and_is_told_once(store: Store) 
     assert one.conversation is not None
     await other.open(one.conversation.id)
     again = await one.retry()
-    assert again is not None
+    assert isinstance(again, Turn)
     await one.finish(again, "second try", "", "complete", True, {})
     below = await asked(other, "about the first")
-    assert (below.news, below.aside) == ((), True)
+    assert below.news == News(aside=True)
     assert [message.content for message in below.messages] == ["q", "first try", "about the first"]
     await other.finish(below, "a", "", "complete", True, {})
     assert (await asked(one, "about the second")).messages[1].content == "second try"
@@ -115,7 +190,7 @@ async def test_a_reply_that_another_window_is_writing_comes_when_it_has_ended(st
     await other.open(one.conversation.id)
     assert [node.content for node in other.thread] == ["q"]
     await one.finish(begun, "whole", "", "complete", True, {})
-    assert [node.content for node in (await other.look())[0]] == ["whole"]
+    assert [node.content for node in (await other.look()).nodes] == ["whole"]
 
 
 async def test_both_windows_show_what_happened(tmp_path: Path, store: Store) -> None:

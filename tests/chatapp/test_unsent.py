@@ -276,6 +276,30 @@ async def test_a_full_disk_loses_no_word_of_a_reply(tmp_path: Path) -> None:
         assert (chat.thread()[-1].content, chat.thread()[-1].status) == (words + "the end", "complete")
 
 
+async def test_a_conversation_stays_open_whose_words_cannot_be_kept(tmp_path: Path) -> None:
+    gate = Gate()
+    async with running(FakeBackend([gate, say("one")]), tmp_path) as chat:
+        await chat.send("first")
+        await gate.reached.wait()
+        sql = chat.store._connection
+        sql.execute("PRAGMA query_only = 1")
+        await chat.send("queued up")
+        await chat.write("a draft")
+        await chat.pilot.press("ctrl+n")
+        await chat.until(lambda: "So this conversation stays open" in chat.words())
+        assert chat.screen.composer.text == "a draft"
+        assert chat.screen.turns.waiting == ["queued up"]
+        assert chat.screen.turns.generating
+        sql.execute("PRAGMA query_only = 0")
+        await chat.write("!")
+        await chat.pilot.press("ctrl+n")
+        await chat.until(lambda: chat.screen.composer.text == "")
+        key = chat.store.conversations()[0].id
+        await chat.send(f"/resume {key}")
+        await chat.until(lambda: chat.screen.composer.text == "a draft!")
+        assert chat.screen.turns.waiting == ["queued up"]
+
+
 def test_the_latest_conversation_does_not_depend_on_the_clock(tmp_path: Path) -> None:
     now = iter(range(2000, 0, -1))
     store = Store(tmp_path / "conversations.db", lambda: float(next(now)))

@@ -8,6 +8,11 @@ import pytest
 from fake_backend import FakeBackend, Gate, end, say, think
 from harness import Chat, Clock, here, running
 
+from chatapp.branch import News
+from chatapp.picker import Picker
+from chatapp.session import Session, Turn
+from chatapp.store import Store, StoreError
+from chatapp.unsent import Unsent
 from runtime.protocol import Failed, Message
 
 
@@ -19,6 +24,11 @@ async def reply(chat: Chat, key: str, count: int) -> None:
     await chat.pilot.press(key)
     await chat.until(lambda: len(chat.backend.requests) == count)
     await chat.idle()
+
+
+async def answered(session: Session, turn: Turn | News | None, reply: str) -> None:
+    assert isinstance(turn, Turn)
+    await session.finish(turn, reply, "", "complete", True, {})
 
 
 async def talked(chat: Chat) -> None:
@@ -206,6 +216,60 @@ class TestVersions:
             gate.open()
             await chat.idle()
 
+    async def test_a_message_that_could_not_be_written_is_no_version(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = Store(tmp_path / "conversations.db")
+        session = Session(store)
+        await answered(session, await session.ask("one", "m"), "a")
+        await session.keep(Unsent("", ("two",)))
+        keep = session._keep_unsent
+
+        def full(unsent: Unsent) -> None:
+            keep(unsent)
+            raise StoreError("The disk is full.")  # as the end of a transaction does
+
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "_keep_unsent", full)
+            for _ in range(2):
+                with pytest.raises(StoreError):
+                    await session.ask("two", "m")
+        assert session._unsent == Unsent("", ("two",))
+        await answered(session, await session.ask("two", "m"), "b")
+        assert [session.versions(node.id) for node in session.thread] == [(1, 1)] * 4
+        store.close()
+
+    async def test_the_way_back_leads_to_the_versions_that_were_chosen_further_down(self, tmp_path: Path) -> None:
+        store = Store(tmp_path / "conversations.db")
+        session = Session(store)
+
+        def shown() -> list[str]:
+            return [node.content for node in session.thread]
+
+        await answered(session, await session.ask("one", "m"), "a")
+        await answered(session, await session.ask("two", "m"), "first")
+        await answered(session, await session.retry(), "second")
+        await session.show_version(session.thread[-1].id, -1)
+        assert shown() == ["one", "a", "two", "first"]
+        await answered(session, await session.ask("anew", "m", session.thread[0].id), "b")
+        await answered(session, await session.ask("below", "m"), "c")
+        await session.show_version(session.thread[0].id, -1)
+        assert shown() == ["one", "a", "two", "first"]
+        await session.show_version(session.thread[0].id, 1)
+        assert shown() == ["anew", "b", "below", "c"]
+        conversation = session.conversation
+        assert conversation is not None
+        session.new()
+        await session.open(conversation.id)
+        await session.show_version(session.thread[0].id, -1)
+        assert shown() == ["one", "a", "two", "first"]
+        store.add(conversation.id, session.thread[-1].id, "user", "of another window")
+        await session.look()
+        await session.show_version(session.thread[0].id, 1)
+        await session.show_version(session.thread[0].id, -1)
+        assert shown() == ["one", "a", "two", "first", "of another window"]
+        store.close()
+
 
 class TestContinuing:
     async def test_a_stopped_reply_goes_on_in_place(self, tmp_path: Path) -> None:
@@ -258,6 +322,25 @@ class TestContinuing:
             await chat.until(lambda: "beginning" in chat.text())
             await chat.idle()
             assert "thought 2.0 s · 3 tokens" in chat.text()
+
+    @pytest.mark.parametrize("failed", [Failed("No.", "numbers"), Failed("Too long.", "context")])
+    async def test_a_reply_without_a_word_begins_anew_in_its_place(self, failed: Failed, tmp_path: Path) -> None:
+        backend = FakeBackend([Failed("No.", "numbers")], [failed], [say("now")])
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            await chat.send("/continue")
+            await chat.until(lambda: len(backend.requests) == 2)
+            if failed.kind == "context":
+                await chat.until(lambda: isinstance(chat.app.screen, Picker))
+                await chat.pilot.press("escape")
+                await chat.until(lambda: chat.app.screen is chat.screen)
+            await chat.idle()
+            await chat.send("/continue")
+            await chat.until(lambda: "now" in chat.text())
+            await chat.idle()
+            assert sent(backend) == ["q"]
+            assert [node.content for node in chat.thread()] == ["q", "now"]
+            assert "‹" not in chat.text()
 
     async def test_a_reply_that_has_ended_does_not_go_on(self, tmp_path: Path) -> None:
         backend = FakeBackend()
