@@ -176,6 +176,20 @@ class TestLinks:
             links = {segment.style.link for strip in strips for segment in strip if segment.style is not None}
             assert links - {None} == {"https://a.example/x_1", "https://c.example/", "mailto:d@d.example"}
 
+    async def test_an_address_that_is_none_is_shown_again_and_copied(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("DISPLAY", ":0")
+        text = "Open the [Dashboard](http://[your-ip:8080]/) now."
+        async with running(FakeBackend([say(text)]), tmp_path) as chat:
+            await chat.ask("q")
+            assert "Open the Dashboard now." in chat.text()
+            conversation = chat.thread()[0].conversation_id
+        async with running(FakeBackend(), tmp_path, ChatOptions(conversation_id=conversation)) as chat:
+            await chat.until(lambda: "Open the Dashboard now." in chat.text())
+            await chat.send("/links")
+            await chat.until(lambda: chat.app.clipboard == "http://[your-ip:8080]/")
+
 
 class TestThoughts:
     async def test_tab_goes_to_the_newest_first(self, tmp_path: Path) -> None:
