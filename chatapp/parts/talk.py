@@ -133,6 +133,8 @@ class TalkPart(ChatBase):
 
     async def save_preset(self, name: str) -> None:
         """What replies are made with now, as a preset of the user's own."""
+        if name == _OF_THE_MODEL:
+            raise CommandError(f"/preset {name} is what the makers of the model advise: another name will do.")
         held = {each: self.turns.choices.get(each) for each in choices.SAMPLING}
         lines = [f"{each} = {value}" for each, value in held.items() if value is not None]
         if not lines:

@@ -193,6 +193,18 @@ class TestPresets:
             assert "For programs and other exact work." in chat.text()
             await chat.pilot.press("escape")
 
+    @here("it asks for no reply")
+    async def test_none_has_the_name_of_the_model_s_own(self, tmp_path: Path) -> None:
+        presets().save("model", "temperature = 0.2\n")
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.send("/set temperature 0.1")
+            await chat.send("/preset save model")
+            await chat.until(lambda: "another name will do" in chat.words())
+            assert presets().read("model") == "temperature = 0.2\n"
+            await chat.send("/preset")
+            await chat.until(lambda: "What the makers of the model advise" in chat.text())
+            assert "temperature 0.2" not in chat.text()
+
     async def test_a_damaged_one_is_told(self, tmp_path: Path) -> None:
         presets().save("odd", "temperature = ")
         presets().save("wrong", "temprature = 1")
