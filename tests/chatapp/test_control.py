@@ -17,6 +17,7 @@ from chatapp.options import ChatOptions
 from chatapp.parts.talk import personas, presets
 from chatapp.settings import SettingsError, Value
 from chatapp.shelf import Shelf, ShelfError
+from chatapp.store import StoreError
 from chatapp.writing_screen import WritingScreen
 from runtime.protocol import Message, Sampling
 
@@ -116,6 +117,28 @@ class TestParameters:
             await chat.pilot.press("escape")
             await chat.ask("q")
         assert backend.requests[0].sampling.top_p == 0.5
+
+    async def test_a_store_that_cannot_keep_one_is_told_on_the_screen(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*arguments: object) -> None:
+            raise StoreError("The disk is full.")
+
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            monkeypatch.setattr(chat.store, "keep_choices", full)
+            await chat.send("/set")
+            await chat.until(lambda: isinstance(chat.app.screen, Form))
+            await chat.pilot.press(*"top_p", "enter")
+            await chat.until(lambda: chat.app.screen.query_one("#form-value", Input).has_focus)
+            await chat.pilot.press(*["backspace"] * 4, *"0.5", "enter")
+            await chat.until(lambda: "The disk is full." in chat.text())
+            await chat.pilot.press("escape")
+            assert "of this conversation" in chat.text()
+            await chat.pilot.press("escape")
+            await chat.ask("q")
+        assert backend.requests[1].sampling.top_p == 0.5
 
     async def test_a_budget_is_set_and_taken_away(self, tmp_path: Path) -> None:
         backend = FakeBackend()
