@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fake_backend import FakeBackend, Gate, end, say, think
 from harness import Chat, Clock, here, running
+from textual import events
 
 from runtime.protocol import Failed, Message
 
@@ -194,6 +195,23 @@ class TestVersions:
             assert "▌ old" in chat.text()
             await chat.pilot.press("alt+right")
             await chat.until(lambda: "‹ 2/2 ›" in chat.text() and "version 2 of 2" in chat.status())
+
+    async def test_a_marked_message_is_switched_by_keys_that_follow_fast(self, tmp_path: Path) -> None:
+        async with running(FakeBackend([say("one")], [say("two")], [say("three")]), tmp_path) as chat:
+            await chat.ask("q")
+            for number in (2, 3):
+                await chat.send("/retry")
+                await chat.until(lambda number=number: len(chat.backend.requests) == number)
+                await chat.idle()
+            await chat.pilot.press("ctrl+up")
+            transcript = chat.screen.transcript
+            await chat.until(lambda: transcript.cursor is not None)
+            before = transcript.blocks[-1]
+            for _ in range(2):
+                chat.app.post_message(events.Key("alt+left", None))
+            await chat.until(lambda: "version 1 of 3" in chat.status())
+            transcript.bring(before, 0)  # as it was to be after a refresh, by which others stood there
+            await chat.until(lambda: "one" in chat.text())
 
     async def test_they_wait_for_a_reply_that_runs(self, tmp_path: Path) -> None:
         gate = Gate()
