@@ -123,8 +123,8 @@ class ConversationsPart(VersionsPart, SidebarPart):
 
     async def _leave_conversation(self) -> None:
         """What is written and not sent stays with it, and what is being replied is stopped."""
-        self.leave_edit()
         await self._keeper.flush()
+        self.leave_edit()
         self.composer.put("")
         self.turns.withdraw()
         await self.turns.stop()
@@ -179,4 +179,4 @@ class ConversationsPart(VersionsPart, SidebarPart):
         for block, node in zip(self._blocks(news), news, strict=True):
             self._add(block)
             if node.role == "user":
-                self.composer.remember(node.content)
+                self.composer.remember_beside(node.content)
