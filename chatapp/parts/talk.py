@@ -384,7 +384,7 @@ def preset(name: str, text: str) -> dict[str, Value]:
 
     try:
         body = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # of syntax, of a number without measure, of nesting without end
         raise CommandError(f"The preset {name} is not valid TOML: {error}.") from error
     if unknown := sorted(body.keys() - set(choices.NAMES)):
         raise CommandError(f"The preset {name} has {plural(len(unknown), 'unknown key')}: {', '.join(unknown)}.")

@@ -232,8 +232,14 @@ class TestPresets:
         presets().save("odd", "temperature = ")
         presets().save("wrong", "temprature = 1")
         presets().save("high", "temperature = 9")
+        presets().save("deep", "temperature = " + "[" * 3000)
         async with running(FakeBackend(), tmp_path) as chat:
-            for name, says in (("odd", "not valid TOML"), ("wrong", "1 unknown key"), ("high", "from 0 to 5, not 9")):
+            for name, says in (
+                ("odd", "odd is not valid TOML"),
+                ("wrong", "1 unknown key"),
+                ("high", "from 0 to 5, not 9"),
+                ("deep", "deep is not valid TOML"),
+            ):
                 await chat.send(f"/preset {name}")
                 await chat.until(lambda says=says: says in chat.words())
 
