@@ -34,10 +34,11 @@ class ModelsPart(ChatBase):
     async def open_model(self, path: str) -> None:
         if served := self._sibling(path):
             path = served
-        if not self.turns.opens_beside(path):
-            await self.turns.stop()
+        beside = self.turns.opens_beside(path)
         self._show_opening(model_path(path))
         self.turns.open(path, chosen=True)
+        if not beside:
+            await self.turns.stop()  # after it, so that what waits is answered by the new model
 
     async def choose_model(self) -> bool:
         """Let the user choose among the models of the server; False if this machine answers."""

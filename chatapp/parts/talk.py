@@ -240,9 +240,9 @@ class TalkPart(ChatBase):
         if not model.file_bytes:
             raise CommandError("The context of a served model is the server's choice.")
         settings.check("context_length", tokens)
-        await self.turns.stop()
         self.turns.reconfigure({"context_length": tokens})
         self.turns.open(model.path)
+        await self.turns.stop()  # after it, so that what waits is answered with that much
 
     def _plan(self) -> context.Plan:
         status, thread = self.turns.status, self._session.thread

@@ -230,6 +230,26 @@ class TestWaiting:
             assert [request.messages[-1].content for request in backend.requests] == ["first", "second"]
             assert "queued" not in chat.text()
 
+    @here("a file is opened")
+    @pytest.mark.parametrize("command", ["/model /models/other.gguf", "/context 8192"])
+    async def test_they_wait_for_the_model_that_is_opened_in_the_middle_of_a_reply(
+        self, command: str, tmp_path: Path
+    ) -> None:
+        gate, loads = Gate(), Gate()
+        backend = FakeBackend([say("begun"), gate])
+        async with running(backend, tmp_path) as chat:
+            await chat.send("first")
+            await gate.reached.wait()
+            await chat.send("next")
+            backend.loading = [loads, Ready(MODEL)]
+            await chat.send(command)
+            await loads.reached.wait()
+            assert len(backend.requests) == 1
+            loads.open()
+            await chat.until(lambda: len(backend.requests) == 2)
+            await chat.idle()
+            assert [node.content for node in chat.thread()] == ["first", "begun", "next", "ok"]
+
     async def test_they_wait_while_a_reply_runs_and_can_be_taken_back(self, tmp_path: Path) -> None:
         gate = Gate()
         backend = FakeBackend([say("x"), gate])
