@@ -180,7 +180,11 @@ class QwenChat(App[None]):
     def action_open_link(self, address: str) -> None:
         """Open a link of the model's text, where there is a desktop to show it; else copy its address."""
         desktop = sys.platform == "darwin" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
-        if urlsplit(address).scheme in ("http", "https", "mailto") and desktop:
+        try:
+            scheme = urlsplit(address).scheme
+        except ValueError:  # brackets round what is no IPv6 address: nothing could open it
+            scheme = ""
+        if scheme in ("http", "https", "mailto") and desktop:
             self.open_url(address)
         else:
             self.chat.copy(address)

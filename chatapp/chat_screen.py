@@ -216,8 +216,9 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
     @on(Waiting.Withdrawn)
     def _withdraw(self, event: Waiting.Withdrawn) -> None:
         text = self.turns.take_back(event.number)
-        if text is not None and not self.composer.text:
-            self.composer.put(text)
+        if text is not None and not self.give_back(text):
+            self.composer.remember_beside(text)
+            self._show_hint("taken back, to the earlier messages", 4.0)
 
     def on_key(self, event: events.Key) -> None:
         """What is typed anywhere goes to the composer."""

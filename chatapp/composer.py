@@ -82,7 +82,8 @@ class Composer(InOrder, TextArea):
         self._chord = False  # Ctrl+X was pressed
         self._history: list[str] = []
         self._place = 0  # in the history; its length: the text being written
-        self._draft = ""
+        self._draft = ""  # what was written when the arrows first brought an earlier message
+        self._recalled = ""  # the text that they brought last
 
     def on_mount(self) -> None:
         def again() -> None:
@@ -97,6 +98,13 @@ class Composer(InOrder, TextArea):
         return self.chips.unfolded(self.text)
 
     @property
+    def unsent(self) -> tuple[str, ...]:
+        """What is written and not sent: not an earlier message as it was, but what that has taken the place of."""
+        if self._place == len(self._history):
+            return (self.message,)
+        return (self._draft,) if self.text == self._recalled else (self.message, self._draft)
+
+    @property
     def found(self) -> list[Chip]:
         """The chips in what is written."""
         return self.chips.found(self.text)
@@ -107,6 +115,14 @@ class Composer(InOrder, TextArea):
             self._history = [*self._history, text][-HISTORY:]
         self._place = len(self._history)
 
+    def remember_beside(self, text: str) -> None:
+        """The same for one that was not sent from here: an earlier message that is shown stays."""
+        place, before = self._place, self._history
+        self.remember(text)
+        if place < len(before):
+            dropped = len(before) + 1 - len(self._history) if self._history is not before else 0
+            self._place = max(place - dropped, 0)
+
     def remember_earlier(self, texts: Sequence[str]) -> None:
         """Put messages before the history, oldest first."""
         before = [text for text, _ in groupby(texts)]
@@ -115,6 +131,7 @@ class Composer(InOrder, TextArea):
 
     def put(self, message: str) -> None:
         """Replace the text, undoably, with the cursor at its end; what is large becomes a chip."""
+        self._place = len(self._history)
         self._write(self.chips.folded(message))
 
     def _write(self, text: str) -> None:
@@ -237,7 +254,8 @@ class Composer(InOrder, TextArea):
         self._recall(self._history[self._place])
 
     def _recall(self, text: str) -> None:
-        self.put(text)
+        self._write(self.chips.folded(text))
+        self._recalled = self.text
         self._refused = self._before_cursor()  # the arrows go on through the history
 
     def action_complete(self) -> None:

@@ -20,6 +20,7 @@ from chatapp.field import Line
 from chatapp.key_names import key_of, moves
 from chatapp.sanitize import clean_line
 from chatapp.settings import SettingsError, Value
+from chatapp.store import StoreError
 
 NAME = 20
 """Columns of the names."""
@@ -37,7 +38,7 @@ class Entry:
 
 
 Change = Callable[[str, Value], Awaitable[None]]
-"""Sets a value, with None takes the choice away. Raises SettingsError."""
+"""Sets a value, with None takes the choice away. Raises SettingsError, StoreError."""
 
 
 class Form(ModalScreen[None]):
@@ -183,6 +184,11 @@ class Form(ModalScreen[None]):
         try:
             await self._change(name, value)
         except SettingsError as error:
+            self._tell(str(error), wrong=True)
+            return False
+        except StoreError as error:  # it holds, though it is not kept
+            entry = next(entry for entry in self._entries() if entry.name == name)
+            self.query_one(OptionList).replace_option_prompt(name, _row(entry))
             self._tell(str(error), wrong=True)
             return False
         self._show(name)

@@ -240,7 +240,10 @@ def _other_host(lines: list[list[Span]], mark: str) -> str:
             break
         text = part + text
     named = _HOST.match(text.strip())
-    host = urlsplit(mark.removeprefix("link @")).hostname or ""
+    try:
+        host = urlsplit(mark.removeprefix("link @")).hostname or ""
+    except ValueError:  # brackets round what is no IPv6 address
+        host = ""
     return host if named is not None and host and named[1].casefold() != host else ""
 
 

@@ -41,7 +41,7 @@ class Choice:
 
 
 class Picker(ModalScreen[str]):
-    """Ends with the key of the choice, or None."""
+    """Ends with the key of the choice, or None. Of several with one key the first is shown."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *moves("picker"),
@@ -64,7 +64,10 @@ class Picker(ModalScreen[str]):
         self._preview = preview
         self._chosen_first = chosen
         self._title = title
-        self._choices = choices
+        unique: dict[str, Choice] = {}
+        for choice in choices:
+            unique.setdefault(choice.key, choice)
+        self._choices = list(unique.values())
         self._room = LABEL  # columns for a choice
         self._empty = empty
 

@@ -284,12 +284,14 @@ class Transcript(VerticalScroll, PlainContainer):
         return block.region.overlaps(self.scrollable_content_region)
 
     def bring(self, view: Widget, row: int, *, height: int = 1) -> None:
-        """Scroll so that a row of a mounted widget is in sight, with `height` rows from it on if they fit."""
+        """Scroll so that a row of a widget is in sight, with `height` rows from it on if they fit."""
+        block = next((each for each in view.ancestors_with_self if each.parent is self), None)
+        if block is None:
+            return  # something else has taken its place meanwhile
+        assert isinstance(block, Widget)
         self._anchor_if_full()  # else the next change of size would, and go to the end
         self.release_anchor()
         # A region on the screen is that of the last layout, which may be one from before a scroll: none is used alone.
-        block = next(each for each in view.ancestors_with_self if each.parent is self)
-        assert isinstance(block, Widget)
         top = block.virtual_region.y + view.content_region.y - block.region.y + row
         seen = self.scrollable_content_region.height
         if top < self.scroll_y + 1 or top + min(height, seen - 2) > self.scroll_y + seen - 1:

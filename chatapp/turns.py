@@ -209,11 +209,12 @@ class Turns:
     async def stop(self) -> None:
         """End the reply that runs, and wait until it has ended."""
         if self._turning:
+            idle = self._idle  # the next job has its own
             self._stopping = True
             self._view.turns_changed()
             if self.replies.request is not None:
                 await self._backend.cancel(self.replies.request)
-            await self._idle.wait()
+            await idle.wait()
 
     async def answer_now(self) -> bool:
         """End the thought of the reply that runs, so that its answer follows; False if the backend cannot."""
@@ -247,7 +248,7 @@ class Turns:
             await self._wake.wait()
             self._wake.clear()
             while (job := self._next()) is not None:
-                self._idle.clear()
+                self._idle = asyncio.Event()
                 self._turning = not isinstance(job, Open)
                 try:
                     await self._do(job)

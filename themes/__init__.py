@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from textual.color import Color, ColorParseError
+from textual.css.constants import VALID_STYLE_FLAGS
 from textual.theme import Theme
 
 DEFAULT = "ink"
@@ -24,6 +26,10 @@ _COLOURS = (
     "warning",
     "error",
 )
+
+
+_ALPHA = re.compile(r" +\d+(\.\d+)?%$")
+_AUTO = re.compile(r"auto( +\d+(\.\d+)?%)?")
 
 
 class ThemeError(Exception):
@@ -86,14 +92,16 @@ class OwnThemes:
 
 
 def parse_theme(text: str, name: str) -> Theme:
-    """A theme from its TOML: `dark`, a colour for each role, and a table `variables` of any others.
+    """A theme from its TOML: `dark`, a colour for each role, and a table `variables` of any others of Textual's.
 
     Raises ThemeError.
     """
     try:
         body = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # of syntax, or of a number without measure
         raise ThemeError(f"The theme {name} is not valid TOML: {error}.") from error
+    except RecursionError as error:
+        raise ThemeError(f"The theme {name} is nested too deeply.") from error
     dark, variables = body.pop("dark", True), body.pop("variables", {})
     if not isinstance(dark, bool) or not isinstance(variables, dict):
         raise ThemeError(f"The theme {name} needs `dark` as true or false, and `variables` as a table.")
@@ -102,6 +110,8 @@ def parse_theme(text: str, name: str) -> Theme:
     if "primary" not in body:
         raise ThemeError(f"The theme {name} has no primary colour.")
     colours = {role: _colour(value, role, name) for role, value in body.items()}
+    if "background" in colours and not Color.parse(colours["background"]).a:  # what is written has to stand on one
+        raise ThemeError(f"The theme {name} has no background: that of the terminal is ansi_default.")
     return Theme(
         name,
         colours["primary"],
@@ -115,8 +125,29 @@ def parse_theme(text: str, name: str) -> Theme:
         colours.get("surface"),
         colours.get("panel"),
         dark=dark,
-        variables={key: str(value) for key, value in variables.items()},
+        variables=_variables(variables, name),
     )
+
+
+def _variables(variables: dict[str, Any], name: str) -> dict[str, str]:
+    """Each with a value of its kind: the styles of a screen with any other could not be read."""
+    if not variables:
+        return {}
+    usual = Theme(name, "white").to_color_system().generate()
+    if unknown := sorted(variables.keys() - (usual.keys() - set(_COLOURS))):
+        raise ThemeError(f"The theme {name} has no use for {', '.join(unknown)} among its variables.")
+    values = {key: str(value).strip() for key, value in variables.items()}
+    for key, value in values.items():
+        if "-style" in key:
+            if not value or not set(value.split()) <= VALID_STYLE_FLAGS:
+                raise ThemeError(f"The theme {name} has {value!r} as its {key}, which is no style of text.")
+        elif not (usual[key].startswith("auto") and _AUTO.fullmatch(value)):
+            _colour(_ALPHA.sub("", value), key, name)
+    try:
+        Theme(name, "white", variables=values).to_color_system().generate()
+    except ColorParseError as error:  # others are mixed from some of them, which then take no percentage
+        raise ThemeError(f"The theme {name} has a colour in its variables that cannot be mixed: {error}.") from error
+    return values
 
 
 def _colour(value: Any, role: str, name: str) -> str:

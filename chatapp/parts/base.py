@@ -90,8 +90,8 @@ class ChatBase(Screen[None], PlainContainer):
             self.app.settings = replace(self.comfort, **held)
 
     def _unsent(self) -> Unsent:
-        text = self.composer.message
-        return Unsent("" if _is_command(text) else text, self.turns.unsent)
+        draft, *aside = [text for text in self.composer.unsent if not _is_command(text)] or [""]
+        return Unsent(draft, (*self.turns.unsent, *(text for text in aside if text.strip())))
 
     def say(self, text: str, severity: Severity = "info") -> None:
         from chatapp.blocks import NoticeBlock

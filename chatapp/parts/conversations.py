@@ -133,13 +133,13 @@ class ConversationsPart(VersionsPart, SidebarPart):
 
         Raises CommandError, and nothing is left, if what is written cannot be kept.
         """
-        self.leave_edit()
         try:
             await self._keeper.flush()
         except StoreError as error:
             raise CommandError(
                 f"{error} So this conversation stays open: what is written here and not sent would be lost."
             ) from error
+        self.leave_edit()
         self.composer.put("")
         self.turns.withdraw()
         await self.turns.stop()
@@ -194,4 +194,4 @@ class ConversationsPart(VersionsPart, SidebarPart):
         for block, node in zip(self._blocks(news.nodes), news.nodes, strict=True):
             self._add(block)
             if node.role == "user":
-                self.composer.remember(node.content)
+                self.composer.remember_beside(node.content)

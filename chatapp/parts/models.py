@@ -12,7 +12,7 @@ from chatapp.figures import percent
 from chatapp.parts.base import ChatBase
 from chatapp.paths import BUILT_IN, log_path, model_path
 from chatapp.remote import address
-from chatapp.remote.address import Address, AddressError, is_address
+from chatapp.remote.address import HERE, Address, AddressError, is_address
 from chatapp.sanitize import clean_line
 from runtime.protocol import BUILT_IN_MODEL
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from chatapp.hub import Hub
     from runtime.hub.protocol import Download
 
-HERE = "local"
 HOW = (
     "Write an address after /server, such as http://host:8000. Servers of the settings have a name: a table "
     '[servers.NAME] with url = "http://host:8000/v1", and with key_env if they want a key.'
@@ -35,10 +34,11 @@ class ModelsPart(ChatBase):
     async def open_model(self, path: str) -> None:
         if served := self._sibling(path):
             path = served
-        if not self.turns.opens_beside(path):
-            await self.turns.stop()
+        beside = self.turns.opens_beside(path)
         self._show_opening(model_path(path))
         self.turns.open(path, chosen=True)
+        if not beside:
+            await self.turns.stop()  # after it, so that what waits is answered by the new model
 
     async def choose_model(self) -> bool:
         """Let the user choose among the models of the server; False if this machine answers."""

@@ -177,13 +177,13 @@ class ReadingPart(FindingPart):
         await self._open_link([link for block in reversed(self.transcript.blocks) for link in block.links()])
 
     async def _open_link(self, links: list[Link]) -> None:
-        """Open the only link, or the one that is chosen from a list with the addresses."""
+        """Open the only address, or the one that is chosen from a list."""
         from chatapp.picker import Choice, Picker
 
         if not links:
             raise CommandError("There is no link here.")
         address = links[0].address
-        if len(links) > 1:
+        if any(link.address != address for link in links):
             choices = [Choice(link.address, link.text, link.address) for link in links]
             address = await self.app.push_screen_wait(Picker("Links", choices)) or ""
         if address:

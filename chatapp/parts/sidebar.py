@@ -167,6 +167,7 @@ class SidebarPart(ChatBase):
 
         open_ = self._session.conversation
         if open_ is not None and open_.id == key:
+            self.turns.hold()  # what waits goes with it
             await self.turns.stop()
             await self.put_away()  # the search stays: more of what was found may have to go
         found = await self._change(remove)

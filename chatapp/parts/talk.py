@@ -134,6 +134,8 @@ class TalkPart(ChatBase):
 
     async def save_preset(self, name: str) -> None:
         """What replies are made with now, as a preset of the user's own."""
+        if name == _OF_THE_MODEL:
+            raise CommandError(f"/preset {name} is what the makers of the model advise: another name will do.")
         held = {each: self.turns.choices.get(each) for each in choices.SAMPLING}
         lines = [f"{each} = {value}" for each, value in held.items() if value is not None]
         if not lines:
@@ -248,9 +250,9 @@ class TalkPart(ChatBase):
         if not model.file_bytes:
             raise CommandError("The context of a served model is the server's choice.")
         settings.check("context_length", tokens)
-        await self.turns.stop()
         self.turns.reconfigure({"context_length": tokens})
         self.turns.open(model.path)
+        await self.turns.stop()  # after it, so that what waits is answered with that much
 
     def _plan(self) -> context.Plan:
         status, thread = self.turns.status, self._session.thread
@@ -393,7 +395,7 @@ def preset(name: str, text: str) -> dict[str, Value]:
 
     try:
         body = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # of syntax, of a number without measure, of nesting without end
         raise CommandError(f"The preset {name} is not valid TOML: {error}.") from error
     if unknown := sorted(body.keys() - set(choices.NAMES)):
         raise CommandError(f"The preset {name} has {plural(len(unknown), 'unknown key')}: {', '.join(unknown)}.")

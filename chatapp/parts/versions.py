@@ -38,7 +38,7 @@ class VersionsPart(ChatBase):
         if back > len(mine):
             raise CommandError(f"You have sent {plural(len(mine), 'message')} so far.")
         if self.editing is None:
-            self._draft = self.composer.message
+            self._draft = self.composer.unsent[0]
         self._mark(False)
         self.editing = mine[-back]
         self._mark(True)
@@ -117,12 +117,12 @@ class VersionsPart(ChatBase):
 
     async def _reply_anew(self, node: int | None) -> None:
         """In place of this reply, or of the reply to this message; None: of the last one."""
-        await self.turns.stop()
         thread = self._session.thread
         place = next((place for place, each in enumerate(thread) if each.id == node), len(thread))
-        replies = (each.id for each in thread[place:] if each.role == "assistant")
+        replies = (each.id for each in thread[place:-1] if each.role == "assistant")  # the last one needs no name
         self.transcript.follow()
         self.turns.retry(next(replies, None))
+        await self.turns.stop()  # after it, since what is next begins before this goes on
 
     async def go_on(self) -> None:
         if not self.turns.generating:
@@ -131,6 +131,7 @@ class VersionsPart(ChatBase):
     async def fork(self) -> None:
         if not self._session.thread:
             raise CommandError("There is nothing here yet that a new conversation could begin with.")
+        self.turns.hold()  # what waits stays with the conversation that it was written in
         await self.turns.stop()
         several = any(self._session.versions(node.id)[1] > 1 for node in self._session.thread)
         made = await self._session.fork()

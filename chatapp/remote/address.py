@@ -15,6 +15,8 @@ from urllib.parse import SplitResult, urlsplit
 from chatapp.sanitize import clean_line
 from runtime.quick_dataclass import dataclass
 
+HERE = "local"
+"""This machine, where a server's name could stand."""
 _PROFILE = "server:"
 _ENDPOINTS = ("/chat/completions", "/models", "/completions")
 

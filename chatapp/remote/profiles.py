@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import field
 
-from chatapp.remote.address import AddressError, base_url
+from chatapp.remote.address import HERE, AddressError, base_url
 from chatapp.sanitize import clean_line
 from runtime.quick_dataclass import dataclass
 
@@ -73,6 +73,8 @@ def load(tables: object) -> tuple[dict[str, Profile], list[str]]:
 
 
 def _profile(name: str, table: object) -> Profile:
+    if name == HERE:
+        raise ProfileError(f"/server {HERE} comes back to this machine: a server needs another name.")
     if not isinstance(table, dict):
         raise ProfileError(f"It takes a table, [{TABLE}.{name}].")
     for key in table:

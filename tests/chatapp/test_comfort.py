@@ -10,6 +10,7 @@ import pytest
 from fake_backend import FakeBackend, Gate, end, say
 from harness import Clock, here, running
 from textual import events
+from textual.theme import Theme
 
 from chatapp import cli, paths, settings
 from chatapp.app import QwenChat
@@ -132,7 +133,32 @@ class TestThemes:
             (folder / "mine.toml").write_text("primary = 'nonsense'\n")
             chat.app._look_at_themes()
             await chat.until(lambda: "'nonsense' as its primary" in chat.words())
+            (folder / "mine.toml").write_text(THEME.format("#303030") + "[variables]\nborder = 'nocolour'\n")
+            chat.app._look_at_themes()
+            await chat.until(lambda: "'nocolour' as its border" in chat.words())
             assert chat.app.theme == "mine"
+            assert chat.screen.styles.background.hex == "#202020"
+
+    @pytest.mark.parametrize("colour", ["#12345678 50%", "hsl(300, 20.5%, 5%) 7.5%", "transparent"])
+    async def test_whatever_one_may_say_is_taken_by_the_styles_of_all_screens(
+        self, colour: str, tmp_path: Path
+    ) -> None:
+        folder = paths.themes_path()
+        folder.mkdir(parents=True)
+        lines = [
+            f"{name} = '{'bold not underline' if '-style' in name else 'auto 60%' if usual[:4] == 'auto' else colour}'"
+            for name, usual in Theme("usual", "red").to_color_system().generate().items()
+            if "-" in name
+            and not name.startswith(("primary-", "background-"))  # those are mixed, and the roles are none
+        ]
+        (folder / "mine.toml").write_text("primary = 'red'\n[variables]\n" + "\n".join(lines) + "\n")
+        async with running(FakeBackend(), tmp_path, settings=Settings(theme="mine")) as chat:
+            assert chat.app.theme == "mine"
+            for command in ("/theme", "/settings"):
+                await chat.send(command)
+                await chat.until(lambda: chat.app.screen is not chat.screen)
+                await chat.pilot.press("escape")
+                await chat.until(lambda: chat.app.screen is chat.screen)
 
     def test_only_what_was_written_since_is_read_again(self, tmp_path: Path) -> None:
         own = OwnThemes(tmp_path)

@@ -17,6 +17,7 @@ from chatapp.options import ChatOptions
 from chatapp.parts.talk import personas, presets
 from chatapp.settings import SettingsError, Value
 from chatapp.shelf import Shelf, ShelfError
+from chatapp.store import StoreError
 from chatapp.writing_screen import WritingScreen
 from runtime.protocol import Message, Sampling
 
@@ -116,6 +117,28 @@ class TestParameters:
             await chat.pilot.press("escape")
             await chat.ask("q")
         assert backend.requests[0].sampling.top_p == 0.5
+
+    async def test_a_store_that_cannot_keep_one_is_told_on_the_screen(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*arguments: object) -> None:
+            raise StoreError("The disk is full.")
+
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("q")
+            monkeypatch.setattr(chat.store, "keep_choices", full)
+            await chat.send("/set")
+            await chat.until(lambda: isinstance(chat.app.screen, Form))
+            await chat.pilot.press(*"top_p", "enter")
+            await chat.until(lambda: chat.app.screen.query_one("#form-value", Input).has_focus)
+            await chat.pilot.press(*["backspace"] * 4, *"0.5", "enter")
+            await chat.until(lambda: "The disk is full." in chat.text())
+            await chat.pilot.press("escape")
+            assert "of this conversation" in chat.text()
+            await chat.pilot.press("escape")
+            await chat.ask("q")
+        assert backend.requests[1].sampling.top_p == 0.5
 
     async def test_a_budget_is_set_and_taken_away(self, tmp_path: Path) -> None:
         backend = FakeBackend()
@@ -227,12 +250,30 @@ class TestPresets:
             assert "For programs and other exact work." in chat.text()
             await chat.pilot.press("escape")
 
+    @here("it asks for no reply")
+    async def test_none_has_the_name_of_the_model_s_own(self, tmp_path: Path) -> None:
+        presets().save("model", "temperature = 0.2\n")
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.send("/set temperature 0.1")
+            await chat.send("/preset save model")
+            await chat.until(lambda: "another name will do" in chat.words())
+            assert presets().read("model") == "temperature = 0.2\n"
+            await chat.send("/preset")
+            await chat.until(lambda: "What the makers of the model advise" in chat.text())
+            assert "temperature 0.2" not in chat.text()
+
     async def test_a_damaged_one_is_told(self, tmp_path: Path) -> None:
         presets().save("odd", "temperature = ")
         presets().save("wrong", "temprature = 1")
         presets().save("high", "temperature = 9")
+        presets().save("deep", "temperature = " + "[" * 3000)
         async with running(FakeBackend(), tmp_path) as chat:
-            for name, says in (("odd", "not valid TOML"), ("wrong", "1 unknown key"), ("high", "from 0 to 5, not 9")):
+            for name, says in (
+                ("odd", "odd is not valid TOML"),
+                ("wrong", "1 unknown key"),
+                ("high", "from 0 to 5, not 9"),
+                ("deep", "deep is not valid TOML"),
+            ):
                 await chat.send(f"/preset {name}")
                 await chat.until(lambda says=says: says in chat.words())
 

@@ -79,6 +79,9 @@ def test_a_link_carries_its_address_and_a_script_does_not_become_one() -> None:
         ("[https://a.example/x](https://a.example/y)", "https://a.example/x"),
         ("[the docs](https://a.example)", "the docs"),
         ("<https://a.example>", "https://a.example"),
+        ("[Dashboard](http://[your-ip:8080]/)", "Dashboard"),
+        ("<http://[host:8080]>", "http://[host:8080]"),
+        ("[v6](http://[2001:db8::g]/)", "v6"),
     ],
 )
 def test_a_link_that_names_another_host_tells_its_own(source: str, text: str) -> None:

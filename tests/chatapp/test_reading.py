@@ -168,6 +168,22 @@ class TestLinks:
             await chat.pilot.press("down", "enter")
             await chat.until(lambda: opened[1:] == ["https://b.example"])
 
+    async def test_an_address_of_several_replies_is_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened: list[str] = []
+        monkeypatch.setenv("DISPLAY", ":0")
+        backend = FakeBackend([say("[a](https://a.example/)")], [say("<https://a.example/>")], [say(REPLY)])
+        async with running(backend, tmp_path) as chat:
+            monkeypatch.setattr(chat.app, "open_url", opened.append)
+            await chat.ask("one")
+            await chat.ask("two")
+            await chat.send("/links")
+            await chat.until(lambda: opened == ["https://a.example/"])
+            await chat.ask("three")
+            await chat.send("/links")
+            await chat.until(lambda: "https://b.example" in chat.text())
+            await chat.pilot.press("up", "enter")
+            await chat.until(lambda: opened[1:] == ["https://a.example/"])
+
     async def test_they_reach_the_terminal_only_where_they_are_harmless(self, tmp_path: Path) -> None:
         text = "[a](https://a.example/x_1) [b](vscode://y) [c](<https://c.example/\u202e>) [d](mailto:d@d.example)"
         async with running(FakeBackend([say(text)]), tmp_path) as chat:
@@ -175,6 +191,20 @@ class TestLinks:
             strips = chat.app.screen._compositor.render_strips()
             links = {segment.style.link for strip in strips for segment in strip if segment.style is not None}
             assert links - {None} == {"https://a.example/x_1", "https://c.example/", "mailto:d@d.example"}
+
+    async def test_an_address_that_is_none_is_shown_again_and_copied(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("DISPLAY", ":0")
+        text = "Open the [Dashboard](http://[your-ip:8080]/) now."
+        async with running(FakeBackend([say(text)]), tmp_path) as chat:
+            await chat.ask("q")
+            assert "Open the Dashboard now." in chat.text()
+            conversation = chat.thread()[0].conversation_id
+        async with running(FakeBackend(), tmp_path, ChatOptions(conversation_id=conversation)) as chat:
+            await chat.until(lambda: "Open the Dashboard now." in chat.text())
+            await chat.send("/links")
+            await chat.until(lambda: chat.app.clipboard == "http://[your-ip:8080]/")
 
 
 class TestThoughts:

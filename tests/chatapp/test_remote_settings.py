@@ -79,6 +79,11 @@ class TestProfiles:
         assert len(warnings) == 1
         assert "servers.cluster" in warnings[0]
 
+    def test_none_has_the_name_of_this_machine(self) -> None:
+        found, warnings = profiles.load({"local": {"url": "http://localhost:8000/v1"}})
+        assert (found, len(warnings)) == ({}, 1)
+        assert "a server needs another name. This server is ignored." in warnings[0]
+
     @pytest.mark.parametrize(
         "table",
         [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import MODEL, FakeBackend, Gate, say
-from harness import here, running
+from harness import Chat, here, running
 
 from chatapp import unsent
 from chatapp.options import ChatOptions
@@ -149,6 +149,69 @@ async def test_they_are_there_after_the_chat_has_ended(tmp_path: Path) -> None:
         assert backend.requests == []
 
 
+async def kept(chat: Chat) -> Unsent:
+    """What the store holds of the words that are not sent, and shows after another conversation was open."""
+    latest = chat.store.latest()
+    assert latest is not None
+    await chat.pilot.press("ctrl+n")
+    await chat.until(lambda: chat.screen._session.conversation is None)
+    assert chat.screen.composer.text == ""
+    await chat.send(f"/resume {latest.id}")
+    await chat.until(lambda: chat.screen._session.conversation is not None and not chat.screen._keeper._paused)
+    return chat.screen._unsent()
+
+
+class TestEarlierMessages:
+    """What was being written when an earlier message was brought back is not lost."""
+
+    async def test_the_draft_behind_one_is_kept(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.ask("first")
+            await chat.write("my draft")
+            await chat.pilot.press("up")
+            assert chat.screen.composer.text == "first"
+            assert await kept(chat) == Unsent("my draft")
+            assert chat.screen.composer.text == "my draft"
+
+    async def test_so_are_both_once_it_is_changed(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.ask("first")
+            await chat.write("my draft")
+            await chat.pilot.press("up", "!")
+            assert await kept(chat) == Unsent("first!", ("my draft",))
+
+    async def test_one_alone_is_no_draft(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.ask("first")
+            await chat.pilot.press("up")
+            assert await kept(chat) == Unsent()
+
+    @pytest.mark.parametrize("key", ["ctrl+c", "alt+up"])
+    async def test_what_is_written_in_its_place_is_not_written_over(self, key: str, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            for text in ("first", "second"):
+                await chat.ask(text)
+            await chat.pilot.press("up", "up", key)
+            await chat.write("fresh")
+            words = chat.screen.composer.text
+            await chat.pilot.press("down")
+            assert chat.screen.composer.text == words
+
+    async def test_writing_one_anew_gives_back_the_draft_behind_it(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.ask("first")
+            await chat.write("my draft")
+            await chat.pilot.press("up", "alt+up", "escape")
+            assert chat.screen.composer.text == "my draft"
+
+    async def test_one_that_is_written_anew_stays_with_its_conversation(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.ask("first")
+            await chat.write("my draft")
+            await chat.pilot.press("alt+up", "!")
+            assert await kept(chat) == Unsent("first!", ("my draft",))
+
+
 class TestWaiting:
     async def test_messages_wait_while_the_model_loads_and_are_sent_in_order(self, tmp_path: Path) -> None:
         gate = Gate()
@@ -166,6 +229,26 @@ class TestWaiting:
             await chat.idle()
             assert [request.messages[-1].content for request in backend.requests] == ["first", "second"]
             assert "queued" not in chat.text()
+
+    @here("a file is opened")
+    @pytest.mark.parametrize("command", ["/model /models/other.gguf", "/context 8192"])
+    async def test_they_wait_for_the_model_that_is_opened_in_the_middle_of_a_reply(
+        self, command: str, tmp_path: Path
+    ) -> None:
+        gate, loads = Gate(), Gate()
+        backend = FakeBackend([say("begun"), gate])
+        async with running(backend, tmp_path) as chat:
+            await chat.send("first")
+            await gate.reached.wait()
+            await chat.send("next")
+            backend.loading = [loads, Ready(MODEL)]
+            await chat.send(command)
+            await loads.reached.wait()
+            assert len(backend.requests) == 1
+            loads.open()
+            await chat.until(lambda: len(backend.requests) == 2)
+            await chat.idle()
+            assert [node.content for node in chat.thread()] == ["first", "begun", "next", "ok"]
 
     async def test_they_wait_while_a_reply_runs_and_can_be_taken_back(self, tmp_path: Path) -> None:
         gate = Gate()
@@ -197,6 +280,24 @@ class TestWaiting:
             assert chat.screen.composer.text == "later"
             gate.open()
             await chat.idle()
+
+    async def test_one_that_is_taken_back_while_something_is_written_is_not_lost(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.ask("first")
+            chat.screen.turns.hold(["held since the last start"])
+            await chat.write("my draft")
+            await chat.until(lambda: "held    held since" in chat.text())
+            await chat.pilot.press("up")
+            assert chat.screen.composer.text == "first"
+            y = next(number for number, line in enumerate(chat.lines()) if "held    held since" in line)
+            await chat.pilot.click(offset=(12, y))
+            await chat.until(lambda: "taken back" in chat.status())
+            assert chat.screen.turns.waiting == []
+            assert chat.screen.composer.text == "first"
+            await chat.pilot.press("down")
+            assert chat.screen.composer.text == "held since the last start"
+            await chat.pilot.press("down")
+            assert chat.screen.composer.text == "my draft"
 
 
 @here("it asks for no reply")

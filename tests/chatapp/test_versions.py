@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fake_backend import FakeBackend, Gate, end, say, think
 from harness import Chat, Clock, here, running
+from textual import events
 
 from chatapp.branch import News
 from chatapp.picker import Picker
@@ -205,6 +206,23 @@ class TestVersions:
             await chat.pilot.press("alt+right")
             await chat.until(lambda: "‹ 2/2 ›" in chat.text() and "version 2 of 2" in chat.status())
 
+    async def test_a_marked_message_is_switched_by_keys_that_follow_fast(self, tmp_path: Path) -> None:
+        async with running(FakeBackend([say("one")], [say("two")], [say("three")]), tmp_path) as chat:
+            await chat.ask("q")
+            for number in (2, 3):
+                await chat.send("/retry")
+                await chat.until(lambda number=number: len(chat.backend.requests) == number)
+                await chat.idle()
+            await chat.pilot.press("ctrl+up")
+            transcript = chat.screen.transcript
+            await chat.until(lambda: transcript.cursor is not None)
+            before = transcript.blocks[-1]
+            for _ in range(2):
+                chat.app.post_message(events.Key("alt+left", None))
+            await chat.until(lambda: "version 1 of 3" in chat.status())
+            transcript.bring(before, 0)  # as it was to be after a refresh, by which others stood there
+            await chat.until(lambda: "one" in chat.text())
+
     async def test_they_wait_for_a_reply_that_runs(self, tmp_path: Path) -> None:
         gate = Gate()
         async with running(FakeBackend([say("a")], [gate, say("b")]), tmp_path) as chat:
@@ -364,6 +382,82 @@ class TestContinuing:
             last = chat.thread()[-1]
             assert (last.thought, last.content) == ("a thought that ends", "answer")
             assert "thought 1.5 s · 10 tokens" in chat.text()
+
+
+class TestWhileAnotherWaits:
+    """What is asked of the reply that runs concerns that one, and not the message that would be next."""
+
+    @pytest.mark.parametrize("way", ["/retry", "/retry 1", "key"])
+    async def test_the_reply_that_runs_is_made_anew_and_the_next_message_follows(
+        self, way: str, tmp_path: Path
+    ) -> None:
+        gate = Gate()
+        backend = FakeBackend([say("begun"), gate], [say("anew")], [say("to the next")])
+        async with running(backend, tmp_path) as chat:
+            await chat.send("first")
+            await gate.reached.wait()
+            await chat.send("next")
+            await chat.until(lambda: "queued  next" in chat.text())
+            if way == "key":
+                await chat.pilot.press("ctrl+up", "r")
+            else:
+                await chat.send(way)
+            await chat.until(lambda: len(backend.requests) == 3)
+            await chat.idle()
+            assert [sent(backend, number) for number in (1, 2)] == [["first"], ["first", "anew", "next"]]
+            assert [node.content for node in chat.thread()] == ["first", "anew", "next", "to the next"]
+
+    @here("how long a stop takes")
+    async def test_a_stop_that_is_late_waits_for_no_other_reply(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate, second = Gate(), Gate()
+        backend = FakeBackend([say("begun"), gate], [say("anew"), second])
+        cancel = backend.cancel
+
+        async def late(request_id: str) -> None:
+            monkeypatch.setattr(backend, "cancel", cancel)
+            gate.open()
+            await second.reached.wait()
+
+        async with running(backend, tmp_path) as chat:
+            await chat.send("first")
+            await gate.reached.wait()
+            monkeypatch.setattr(backend, "cancel", late)
+            await chat.send("/retry")
+            await second.reached.wait()
+            await chat.pilot.press("escape")
+            await chat.idle()
+            assert [(node.content, node.status) for node in chat.thread()][1:] == [("anew", "cancelled")]
+
+    async def test_a_fork_leaves_it_with_the_conversation_that_it_was_written_in(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = FakeBackend([say("begun"), gate])
+        async with running(backend, tmp_path) as chat:
+            await chat.send("first")
+            await gate.reached.wait()
+            origin = chat.thread()[0].conversation_id
+            await chat.send("next")
+            await chat.send("/fork")
+            await chat.until(lambda: "begins as the other did" in chat.words())
+            assert chat.screen.turns.waiting == []
+            assert [node.content for node in chat.store.thread(origin)] == ["first", "begun"]
+            await chat.send(f"/resume {origin}")
+            await chat.until(lambda: "held    next" in chat.text())
+        assert len(backend.requests) == 1
+
+    async def test_it_goes_with_the_conversation_that_is_deleted(self, tmp_path: Path) -> None:
+        gate = Gate()
+        backend = FakeBackend([say("begun"), gate])
+        async with running(backend, tmp_path) as chat:
+            await chat.send("first")
+            await gate.reached.wait()
+            origin = chat.thread()[0].conversation_id
+            await chat.send("next")
+            await chat.send("/delete")
+            await chat.until(lambda: "deleted: first" in chat.status())
+            assert [node.content for node in chat.store.thread(origin)] == ["first", "begun"]
+        assert len(backend.requests) == 1
 
 
 async def test_a_fork_is_a_conversation_of_its_own(tmp_path: Path) -> None:
