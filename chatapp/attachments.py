@@ -66,6 +66,6 @@ def _sections(message: str, at: int) -> tuple[Attached, ...]:
         end = message.find(f"\n{head[2]}", head.end() - 1) if head is not None else -1
         if head is None or end < 0:
             return ()
-        files.append(Attached(head[1], message[head.end() : max(end, head.end())]))
+        files.append(Attached(clean_line(head[1], 1000), message[head.end() : max(end, head.end())]))
         at = end + 1 + len(head[2])
     return tuple(files)

@@ -33,7 +33,7 @@ from chatapp.parts.reading import ReadingKeys, ReadingPart
 from chatapp.parts.talk import TalkPart
 from chatapp.parts.versions import VersionsPart
 from chatapp.parts.writing import WritingPart
-from chatapp.sanitize import clean, clean_line
+from chatapp.sanitize import clean_line, pasted
 from chatapp.settings import Value
 from chatapp.stage import JumpToEnd, Stage
 from chatapp.status import StatusLine
@@ -232,7 +232,7 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
     def on_paste(self, event: events.Paste) -> None:
         if not self.composer.has_focus:
             event.stop()
-            self.composer.insert_typed(clean(event.text.replace("\r\n", "\n").replace("\r", "\n")))
+            self.composer.insert_typed(pasted(event.text))
 
     async def action_interrupt(self) -> None:
         """One key: copy what is selected, else stop, else clear what is written, else quit at the second press."""

@@ -12,7 +12,6 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import TextArea
 from textual.widgets.text_area import Selection
 
 from chatapp import commands
@@ -20,15 +19,14 @@ from chatapp.chips import Chip, Chips, editable
 from chatapp.commands import CommandError
 from chatapp.completion import Completion, Completions, FileIndex, complete
 from chatapp.files import FileError
-from chatapp.in_order import InOrder
+from chatapp.in_order import Area
 from chatapp.key_names import key_of
-from chatapp.sanitize import clean
 
 HISTORY = 200
 NEWLINE_KEYS = ("shift+enter", "alt+enter", "ctrl+j")
 
 
-class Composer(InOrder, TextArea):
+class Composer(Area):
     """Enter sends, Shift+Enter or Ctrl+J begins a new line; Up and Down at the edges go through what was sent."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -141,7 +139,7 @@ class Composer(InOrder, TextArea):
     def insert_typed(self, text: str) -> None:
         """Text typed or pasted elsewhere on the screen."""
         self.focus()
-        self._replace_via_keyboard(self.chips.paste(text), *self.selection)
+        self.insert_pasted(text)
 
     async def _on_key(self, event: events.Key) -> None:
         # Here, since what each does depends on what is written when it comes; and so in order, see `InOrder`.
@@ -338,12 +336,8 @@ class Composer(InOrder, TextArea):
                 line.stylize(style, chip.start, chip.end)
         return line
 
-    async def _on_paste(self, event: events.Paste) -> None:
-        event.stop()
-        event.prevent_default()
-        if not self.read_only:
-            text = clean(event.text.replace("\r\n", "\n").replace("\r", "\n"))
-            self._replace_via_keyboard(self.chips.paste(text), *self.selection)
+    def insert_pasted(self, text: str) -> None:
+        super().insert_pasted(self.chips.paste(text))
 
 
 def _is_command(text: str) -> bool:

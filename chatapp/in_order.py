@@ -1,10 +1,13 @@
-"""Keys in the order in which they were typed, in whatever the user writes into."""
+"""What the user writes into: keys act in the order in which they were typed, and pastes are harmless."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from textual import events
+from textual.widgets import TextArea
+
+from chatapp.sanitize import pasted
 
 
 class InOrder:
@@ -25,3 +28,22 @@ class InOrder:
                     event.stop()
                     event.prevent_default()
                     return
+
+
+class Area(InOrder, TextArea):
+    """Several lines to write into, whose keys act in order, and whose pastes hold nothing that a terminal obeys."""
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        event.stop()
+        event.prevent_default()
+        if not self.read_only:
+            self.insert_pasted(pasted(event.text))
+
+    def action_paste(self) -> None:
+        """What was copied in the program; an answer is copied as it was written."""
+        if not self.read_only:
+            self.insert_pasted(pasted(self.app.clipboard))
+
+    def insert_pasted(self, text: str) -> None:
+        """Put it in place of what is selected."""
+        self._replace_via_keyboard(text, *self.selection)

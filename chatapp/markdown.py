@@ -82,7 +82,10 @@ def fence_top(language: str, width: int) -> Row:
 
 def is_fence_top(row: Row) -> bool:
     """Whether code begins below a row."""
-    return row.skip is None and bool(row.spans) and row.spans[-1] == (COPY, "fence label copy")
+    if row.skip is not None or not row.spans:
+        return False
+    text, style = row.spans[-1]
+    return text == COPY and "copy" in style.split()  # beside what the blocks around it have added
 
 
 FENCE_BOTTOM = Row(skip=None, fill="fence")

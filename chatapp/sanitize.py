@@ -46,6 +46,11 @@ def clean(text: str) -> str:
     return _HARMFUL.sub(lambda match: _TABLE[ord(match[0])] or "", text)
 
 
+def pasted(text: str) -> str:
+    """What a terminal brings as a paste, made harmless; its lines may end in CR alone."""
+    return clean(text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
 def clean_line(text: str, limit: int = 200) -> str:
     """`text` as one line of at most `limit` characters: for titles, names and paths."""
     line = " ".join(clean(text[: 4 * limit]).split())

@@ -53,9 +53,10 @@ class SearchBar(Horizontal):
     def open(self, words: str | None = None) -> None:
         self.display = True
         field = self.query_one(Input)
-        if words is not None and words != field.value:
+        before = field.value
+        if words is not None:
             field.value = words
-        elif field.value.strip():  # the words of the last time are looked for again
+        if field.value == before and before.strip():  # the words of the last time are looked for again
             self.post_message(self.Asked(field.value))
         field.focus()
 

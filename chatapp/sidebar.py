@@ -88,6 +88,7 @@ class Sidebar(Vertical):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._mode: Mode = "search"
+        self._written = ""  # the conversation whose title or tags are written
         self._query = ""
         self._shown: dict[str, Hit] = {}
         self._shown_query = ""
@@ -148,12 +149,10 @@ class Sidebar(Vertical):
     @on(Input.Submitted)
     def _entered(self, event: Input.Submitted) -> None:
         event.stop()
-        key = self._highlighted()
         if self._mode != "search":
-            if key is not None:
-                self.post_message(self.Asked(self._mode, key, event.value))
+            self.post_message(self.Asked(self._mode, self._written, event.value))
             self._set_mode("search", self._query)
-        elif key is not None:
+        elif (key := self._highlighted()) is not None:
             self._open(key)
 
     @on(OptionList.OptionSelected)
@@ -164,6 +163,10 @@ class Sidebar(Vertical):
 
     def _open(self, key: str) -> None:
         self.post_message(self.Opened(key, self._shown[key].node))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """While a title or tags are written, the keys are the field's."""
+        return self._mode == "search" or action not in ("move", "ask", "write")
 
     def action_move(self, step: int) -> None:
         options = self.query_one(OptionList)
@@ -189,6 +192,7 @@ class Sidebar(Vertical):
         key = self._highlighted()
         if key is not None:
             conversation = self._shown[key].conversation
+            self._written = key
             self._set_mode(mode, " ".join(conversation.tags) if mode == "tags" else title_of(conversation))
 
     def _highlighted(self) -> str | None:

@@ -8,7 +8,7 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from chatapp.figures import count, duration, percent, rate
-from chatapp.sanitize import shortened
+from chatapp.sanitize import clean_line, shortened
 from runtime.quick_dataclass import dataclass
 
 METER = 10
@@ -69,9 +69,8 @@ class StatusLine(Static):
     def render(self) -> Content:
         status, width = self.status, self.size.width
         left = [(f"thinking {'on' if status.thinking else 'off'}", "")] if status.thinking is not None else []
-        state = [(status.state, "$text-accent" if status.busy else "")] if status.state else []
-        if self._hint:
-            state = [(self._hint, "$text-warning")]
+        told, colour = (self._hint, "$text-warning") if self._hint else (status.state, "$text-accent" * status.busy)
+        state = [(clean_line(told), colour)] if told else []
         meter, figures = _meter(status), _figures(status)
         room = width - _width([*left, *state, ("", "")])
         if (beside := room - _width(figures[-1:])) >= NAME[0]:

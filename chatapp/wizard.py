@@ -48,6 +48,8 @@ class _Page:
     query: str = ""
 
 
+_MOMENT = note("One moment…")
+"""On a page that is not yet filled."""
 _FRAME = 8
 """Columns beside a row: the frame, what is around it and inside it."""
 
@@ -227,23 +229,32 @@ class Wizard(ModalScreen[str]):
         await self._show_repos(f"“{query}” on the hub", query)
 
     async def _show_repos(self, title: str, query: str) -> None:
-        page = self._go(_Page(title))
-        repos = await self._hub.browse(query)
-        page.rows = [repo_row(repo, partial(self._show_files, repo.repo)) for repo in repos]
-        page.rows = page.rows or [note("Nothing is called so.")]
-        self._list()
+        async def fill() -> None:
+            repos = await self._hub.browse(query)
+            page.rows = [repo_row(repo, partial(self._show_files, repo.repo)) for repo in repos]
+            page.rows = page.rows or [note("Nothing is called so.")]
+            self._list()
+
+        page = _Page(title, fill)
+        self._go(page)
 
     async def _show_files(self, repo: str) -> None:
-        page = self._go(_Page(repo))
-        files = await self._hub.files(repo)
-        page.rows = [self._remote_row(file, repo=False) for file in files] or [note("No model that qwenchat runs.")]
-        self._list()
+        async def fill() -> None:
+            files = await self._hub.files(repo)
+            page.rows = [self._remote_row(file, repo=False) for file in files] or [note("No model that qwenchat runs.")]
+            self._list()
+
+        page = _Page(repo, fill)
+        self._go(page)
 
     async def _show_updates(self) -> None:
-        page = self._go(_Page("Updates"))
-        files = await self._hub.updates()
-        page.rows = [self._remote_row(file) for file in files] or [note("What was downloaded is what the hub has.")]
-        self._list()
+        async def fill() -> None:
+            files = await self._hub.updates()
+            page.rows = [self._remote_row(file) for file in files] or [note("What was downloaded is what the hub has.")]
+            self._list()
+
+        page = _Page("Updates", fill)
+        self._go(page)
 
     # What rows do.
 
@@ -256,10 +267,12 @@ class Wizard(ModalScreen[str]):
                 f"{file.name} {file.fit.sentence}.", "Download it all the same", partial(self._fetch, file, sure=True)
             )
             return
+        page = self._pages[-1]
         await self._hub.fetch(file.repo, file.file)
         self._stopped.pop(file.key, None)
-        del self._pages[1:]
-        self._draw("")
+        if page is self._pages[-1]:
+            del self._pages[1:]
+            self._draw("")
         self._home()
 
     async def _choose(self, key: str) -> None:
@@ -273,21 +286,24 @@ class Wizard(ModalScreen[str]):
         self._go(_Page(download.file, rows=rows))
 
     async def _pause(self, download: Download) -> None:
+        page = self._pages[-1]
         await self._hub.pause(download.key)
-        await self.action_back()
+        await self._leave(page)
 
     async def _resume(self, download: Download) -> None:
+        page = self._pages[-1]
         await self._hub.fetch(download.repo, download.file)
         self._stopped.pop(download.key, None)
-        await self.action_back()
+        await self._leave(page)
 
     async def _ask_discard(self, key: str) -> None:
         await self._ask("Cancel this download?", "Cancel, and delete what has arrived", partial(self._discard, key))
 
     async def _discard(self, key: str) -> None:
+        page = self._pages[-1]
         await self._hub.discard(key)
         self._stopped.pop(key, None)
-        await self.action_back()
+        await self._leave(page)
 
     async def _ask_delete(self, model: LocalModel) -> None:
         await self._ask(
@@ -295,13 +311,21 @@ class Wizard(ModalScreen[str]):
         )
 
     async def _delete(self, model: LocalModel) -> None:
+        page = self._pages[-1]
         await self._hub.remove(model)
-        await self.action_back()
+        await self._leave(page)
 
     async def _ask(self, title: str, yes: str, act: Callable[[], Awaitable[None]]) -> None:
         self._go(_Page(title, rows=[self._simple("no", "No", self.action_back), self._simple("yes", yes, act)]))
 
     # Inner workings.
+
+    async def _leave(self, page: _Page) -> None:
+        """What was asked for on a page is done: back, unless the user has gone from there meanwhile."""
+        if page is self._pages[-1]:
+            await self.action_back()
+        elif len(self._pages) == 1:
+            self._beside(self._look)
 
     def _progress(self, download: Download) -> None:
         if not self.is_mounted:
@@ -318,13 +342,12 @@ class Wizard(ModalScreen[str]):
         else:
             self._home()
 
-    def _go(self, page: _Page) -> _Page:
+    def _go(self, page: _Page) -> None:
         self._pages.append(page)
-        page.rows = page.rows or [note("One moment…")]
+        page.rows = page.rows or [_MOMENT]
         self._draw("")
         if page.fill is not None:
-            self._beside(page.fill)
-        return page
+            self._beside(page.fill, page)
 
     def _draw(self, query: str) -> None:
         page = self._pages[-1]
@@ -359,18 +382,17 @@ class Wizard(ModalScreen[str]):
         option = self.query_one(OptionList).highlighted_option
         return self._shown.get(option.id or "") if option else None
 
-    def _beside(self, work: Callable[[], Awaitable[None]]) -> None:
-        self.run_worker(self._guard(work), exit_on_error=False)
+    def _beside(self, work: Callable[[], Awaitable[None]], fills: _Page | None = None) -> None:
+        """`fills`: the page that the work is to fill."""
+        self.run_worker(self._guard(work, fills), exit_on_error=False)
 
-    async def _guard(self, work: Callable[[], Awaitable[None]]) -> None:
-        pages = len(self._pages)
+    async def _guard(self, work: Callable[[], Awaitable[None]], fills: _Page | None) -> None:
         try:
             await work()
         except HubError as error:
             if not self.is_mounted:
                 return
-            begun = len(self._pages) > pages  # a page that this was to fill
-            if begun or not self._local:
-                self._pages[-1].rows = [note(str(error))]
-            self._list()
+            if fills is not None and fills.rows == [_MOMENT]:
+                fills.rows = [note(str(error))]
+                self._list()
             self.query_one("#wizard-about", Static).update(clean_line(str(error), 600))

@@ -8,7 +8,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Label, Static, TextArea
+from textual.widgets import Label, Static
+
+from chatapp.in_order import Area
+from chatapp.sanitize import clean
 
 
 class WritingScreen(ModalScreen[str]):
@@ -27,17 +30,17 @@ class WritingScreen(ModalScreen[str]):
     def compose(self) -> ComposeResult:
         with Vertical(id="writing"):
             yield Label(self._title, id="writing-title", markup=False)
-            yield TextArea(self._text, soft_wrap=True, tab_behavior="focus", id="writing-text")
+            yield Area(clean(self._text), soft_wrap=True, tab_behavior="focus", id="writing-text")
             yield Static("Ctrl+S keeps it · Esc leaves it as it was", id="writing-help", markup=False)
 
     def on_mount(self) -> None:
-        text = self.query_one(TextArea)
+        text = self.query_one(Area)
         text.move_cursor(text.document.end)
         text.focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that come before the text is there do nothing."""
-        return bool(self.query(TextArea))
+        return bool(self.query(Area))
 
     def action_keep(self) -> None:
-        self.dismiss(self.query_one(TextArea).text)
+        self.dismiss(self.query_one(Area).text)

@@ -101,8 +101,11 @@ class TestCursor:
             first = '\tdef f():\n\t\treturn "```"'
             assert copies == [first, "ls", WIDE, first]
 
-    async def test_a_click_on_the_word_above_code_copies_it(self, tmp_path: Path) -> None:
-        async with running(FakeBackend([say("text\n\n```sh\nls -l\n```\n")]), tmp_path) as chat:
+    @pytest.mark.parametrize("before", ["", "> ", "> > ", "- ", "> - "], ids=repr)
+    async def test_a_click_on_the_word_above_code_copies_it(self, before: str, tmp_path: Path) -> None:
+        after = before.replace("-", " ")
+        code = f"{before}```sh\n{after}ls -l\n{after}```\n"
+        async with running(FakeBackend([say(f"text\n\n{code}")]), tmp_path) as chat:
             await chat.ask("q")
             view = chat.screen.query_one(MarkdownView)
             await chat.pilot.click(view, offset=(view.size.width - 3, 2))

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import unicodedata
+from pathlib import Path
 
 import pytest
+from fake_backend import FakeBackend
+from harness import Chat, here, running
 from hypothesis import given
 from hypothesis import strategies as st
+from textual import events
 
+from chatapp.attachments import Attached, attach, detach
 from chatapp.sanitize import clean, clean_line, shortened
+from chatapp.status import Status, StatusLine
+from chatapp.store import Store
 
 ATTACKS = [
     "\x1b]52;c;cm0gLXJmIC8=\x07",  # OSC 52: writes the clipboard
@@ -98,3 +105,89 @@ def test_a_long_name_loses_its_middle(limit: int) -> None:
     assert len(end) >= len(start)  # the quantisation stands there
     assert shortened(name, len(name)) == name
     assert shortened("a\x1b[31m b", 20) == "a␛[31m b"
+
+
+CLIPBOARD = "\x1b]52;c;QUFB\x07"
+"""OSC 52, as in CASES 45."""
+
+
+def controls(chat: Chat) -> set[str]:
+    """What the terminal would obey of all that is on the screen."""
+    return {character for line in chat.lines() for character in line if unicodedata.category(character) == "Cc"}
+
+
+@here("it asks for no reply")
+class TestScreen:
+    """CASES 45."""
+
+    @pytest.mark.parametrize(
+        "way",
+        [
+            "composer",
+            "ctrl+b",
+            "ctrl+b,ctrl+e",
+            "ctrl+f",
+            "ctrl+p",
+            "/settings",
+            "/settings,seed,enter",
+            "/persona edit x",
+        ],
+    )
+    async def test_pastes_are_harmless_in_every_field(self, way: str, tmp_path: Path) -> None:
+        store = Store(tmp_path / "conversations.db")
+        store.add(store.create().id, None, "user", "hello")
+        store.close()
+        async with running(FakeBackend(), tmp_path) as chat:
+            begin, *more = way.split(",")
+            if begin.startswith("/"):
+                await chat.send(begin)
+                await chat.until(lambda: chat.app.screen is not chat.screen)
+            elif begin != "composer":
+                await chat.pilot.press(begin)
+                await chat.until(lambda: not chat.screen.composer.has_focus or chat.app.screen is not chat.screen)
+            for step in more:
+                if begin == "ctrl+b":
+                    await chat.until(lambda: "hello" in chat.text())
+                await chat.pilot.press(*([step] if step in ("enter", "ctrl+e") else step))
+            await chat.pilot.pause()
+            chat.app.copy_to_clipboard(f"{CLIPBOARD}\x9b32m\tcopied")
+            chat.app.post_message(events.Paste(f"{CLIPBOARD}\x9b31m\tpasted"))
+            await chat.until(lambda: "pasted" in chat.text())
+            assert "␛]52;c;QUFB␇␛[31m" in chat.text()
+            await chat.pilot.press("ctrl+v")
+            await chat.until(lambda: "copied" in chat.text())
+            assert controls(chat) == set()
+
+    async def test_a_title_from_elsewhere_is_harmless_where_it_is_changed(self, tmp_path: Path) -> None:
+        store = Store(tmp_path / "conversations.db")
+        made = store.create()
+        store.add(made.id, None, "user", "hello")
+        store.rename(made.id, f"{CLIPBOARD}title")
+        store.close()
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.pilot.press("ctrl+b")
+            await chat.until(lambda: "title" in chat.text())
+            await chat.pilot.press("ctrl+e")
+            await chat.until(lambda: "New title" in chat.text())
+            assert controls(chat) == set()
+
+    async def test_a_persona_from_elsewhere_is_harmless_where_it_is_written(self, home: Path, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            (home / "personas").mkdir(parents=True)
+            (home / "personas" / "pirate.md").write_text(f"Arr {CLIPBOARD}")
+            await chat.send("/persona edit pirate")
+            await chat.until(lambda: "Arr" in chat.text())
+            assert controls(chat) == set()
+
+    async def test_the_line_of_the_state_is_harmless(self, tmp_path: Path) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            line = chat.screen.query_one(StatusLine)
+            line.show(Status(state=f"loading {CLIPBOARD}.gguf 45 %"))
+            await chat.until(lambda: "loading ␛]52;c;QUFB␇.gguf" in chat.status())
+            line.hint(f"deleted: {CLIPBOARD}")
+            await chat.until(lambda: "deleted: ␛]52;c;QUFB␇" in chat.status())
+
+
+def test_the_name_of_a_file_in_a_message_from_elsewhere_is_harmless() -> None:
+    message = attach("look", [Attached("a.txt", "text")]).replace("a.txt", f"{CLIPBOARD}a.txt")
+    assert detach(message) == ("look", (Attached("␛]52;c;QUFB␇a.txt", "text"),))

@@ -165,6 +165,25 @@ async def test_it_pins_names_tags_deletes_and_takes_back(tmp_path: Path) -> None
         assert (found.title, found.titled, found.pinned) == ("Fruit", "user", True)
 
 
+@here("it asks for no reply")
+async def test_while_a_title_or_tags_are_written_the_keys_are_the_field_s(tmp_path: Path) -> None:
+    first, second = saved(tmp_path, "apples", "pears")
+    async with running(FakeBackend(), tmp_path, size=(130, 30)) as chat:
+        await opened(chat, words="apples")
+        await chat.pilot.press("ctrl+e")
+        await chat.until(lambda: "New title" in chat.text())
+        await chat.pilot.press("down", "ctrl+s", "ctrl+z", "home", "ctrl+d", "ctrl+e", "X", "enter")
+        await chat.until(lambda: "earsX" in chat.text())
+        await chat.pilot.press("ctrl+l")
+        await chat.write("red")
+        await chat.pilot.press("down", "enter")
+        await chat.until(lambda: "#red" in chat.text())
+        found = {each.id: (each.title, each.tags, each.pinned) for each in chat.store.conversations()}
+        assert found == {first.id: ("apples", (), False), second.id: ("earsX", ("red",), False)}
+        await chat.pilot.press("down", "ctrl+s")  # theirs again
+        await chat.until(lambda: "Pinned" in chat.text())
+
+
 @pytest.mark.parametrize(("words", "told"), [("/rename Fruit", "Fruit"), ("/rename", "work")])
 @here("it asks for no reply")
 async def test_one_begun_with_a_name_is_called_by_the_title_it_is_given(tmp_path: Path, words: str, told: str) -> None:

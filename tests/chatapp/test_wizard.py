@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import filecmp
 import json
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,17 @@ from fake_backend import FakeBackend
 from harness import Chat, here, running
 from hub_server import Hub, serving
 
+from chatapp.hub import HubError
 from chatapp.options import ChatOptions
+from chatapp.wizard import Wizard
 from chatapp.wizard_pages import note, remote_row
 from runtime import machine
 from runtime.cores import default_threads
-from runtime.hub.protocol import Fit, RemoteModel
+from runtime.hub.protocol import Fit, Here, LocalModel, Machine, RemoteModel, Repo
 from runtime.protocol import BUILT_IN_MODEL
+
+REMOTE = RemoteModel("maker/repo", "m.gguf", "m", "Q4_K_M", "", 10**9, 1, False, (), "", False, None)
+LOCAL = LocalModel("/m/own.gguf", "own.gguf", "hf", "maker/repo", "own.gguf", "Q4", "", 10**9, 1, False, "", None)
 
 pytestmark = here("files are found, downloaded and opened")
 
@@ -101,9 +107,8 @@ def test_what_is_to_be_read_only_is_whole_at_any_width(width: int) -> None:
 
 
 def test_speeds_of_any_length_leave_the_columns_aligned() -> None:
-    file = RemoteModel("maker/repo", "m.gguf", "m", "Q4_K_M", "", 10**9, 1, False, (), "", False, None)
     fits = [Fit("cpu", 1, 1, speed, "") for speed in (0.84, 7.9, 9.97, 14.0, 205.3)]
-    rows = [remote_row(replace(file, fit=fit), None, repo=True).shown(90).plain for fit in fits]
+    rows = [remote_row(replace(REMOTE, fit=fit), None, repo=True).shown(90).plain for fit in fits]
     assert {row.index("maker") for row in rows} == {rows[0].index("maker")}
     assert "~10 tok/s" in rows[2]
 
@@ -199,3 +204,94 @@ async def test_without_the_hub_what_is_here_can_be_opened(
         await choose(chat, "own-Q4_0")
         await chat.until(lambda: chat.backend.model is not None)
     assert not hub.requests
+
+
+class Slow:
+    """A hub whose answers wait until a test lets them come, in the place of `chatapp.hub.Hub`."""
+
+    def __init__(self, *local: LocalModel) -> None:
+        self.downloads: dict[str, object] = {}
+        self.local = local
+        self.asked = asyncio.Event()
+        self.answer = asyncio.Event()
+
+    async def _wait(self) -> None:
+        self.asked.set()
+        await self.answer.wait()
+
+    def on_progress(self, listener: object) -> Callable[[], None]:
+        return lambda: None
+
+    async def look(self, *place: object) -> Here:
+        return Here(1, Machine("c", 2, 10**10, 10**10, 10**9, "/c", (), None), self.local, ())
+
+    async def advise(self) -> tuple[RemoteModel, ...]:
+        return (REMOTE,)
+
+    async def fetch(self, repo: str, file: str) -> None:
+        await self._wait()
+        raise HubError("There is no room on the disk.")
+
+    async def browse(self, query: str = "") -> tuple[Repo, ...]:
+        await self._wait()
+        raise HubError("The hub cannot be reached.")
+
+    async def remove(self, model: LocalModel) -> None:
+        await self._wait()
+        self.local = ()
+
+    async def close(self) -> None: ...
+
+
+@asynccontextmanager
+async def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *local: LocalModel) -> AsyncIterator[tuple[Chat, Slow]]:
+    hub = Slow(*local)
+    monkeypatch.setattr("chatapp.hub.Hub", lambda **options: hub)
+    async with running(FakeBackend(), tmp_path, ChatOptions(), size=(110, 36)) as chat:
+        await chat.send("/models")
+        await chat.until(lambda: "★" in chat.text())
+        yield chat, hub
+
+
+async def test_what_is_refused_leaves_the_page_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with slow(tmp_path, monkeypatch) as (chat, hub):
+        hub.answer.set()
+        await choose(chat, "maker")
+        await chat.until(lambda: "There is no room on the disk." in chat.text())
+        assert "Suits this machine" in chat.text() and "All models of the family" in chat.text()
+
+
+async def test_a_page_that_cannot_be_filled_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with slow(tmp_path, monkeypatch) as (chat, hub):
+        await choose(chat, "All models of the family")
+        await hub.asked.wait()
+        assert "One moment" in chat.text()
+        hub.answer.set()
+        await chat.until(lambda: chat.text().count("The hub cannot be reached.") == 2)
+        assert "One moment" not in chat.text()
+
+
+async def test_a_page_that_was_left_before_it_was_filled_changes_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with slow(tmp_path, monkeypatch) as (chat, hub):
+        await choose(chat, "All models of the family")
+        await hub.asked.wait()
+        await chat.pilot.press("escape")
+        hub.answer.set()
+        await chat.until(lambda: "The hub cannot be reached." in chat.text())
+        assert "Suits this machine" in chat.text()
+
+
+async def test_what_ends_after_its_page_was_left_closes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with slow(tmp_path, monkeypatch, LOCAL) as (chat, hub):
+        await chat.pilot.press("delete")
+        await choose(chat, "Delete it")
+        await hub.asked.wait()
+        await chat.pilot.press("escape")
+        await chat.until(lambda: "Suits this machine" in chat.text())
+        hub.answer.set()
+        await chat.until(lambda: "None but the built-in one." in chat.text())
+        assert isinstance(chat.app.screen, Wizard)
