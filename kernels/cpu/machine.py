@@ -167,7 +167,7 @@ class Machine:
         return self._program is not None
 
     def call(self, writer: Writer, parameters: Sequence[int | str], pieces: int, *words: Word, group: int = 1) -> None:
-        """Queue a native function over `pieces`; `group`: how many calls, this one the last, end before the next begins.
+        """Queue a native function over `pieces`; `group`: how many calls, this one the last, end before the next.
 
         With 0 the next runs beside this one, which brought nothing measurable on two threads.
         """

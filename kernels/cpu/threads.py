@@ -1,8 +1,9 @@
 """How native threads walk a program: functions of its steps, of waiting, and of handing out pieces.
 
 A program is a row of steps of `STEP` bytes. A step is cut into pieces; whoever is free takes the next, and whoever
-finds none left waits until all pieces of the last `group` steps, this one among them, are done. So a thread that the system has taken off its core holds up nobody, unless it holds a piece. A step that has
-nothing to do costs 0.13 µs on two threads.
+finds none left waits until all pieces of the last `group` steps, this one among them, are done. So a thread that the
+system has taken off its core holds up nobody, unless it holds a piece. A step that has nothing to do costs 0.13 µs on
+two threads.
 """
 
 from __future__ import annotations
