@@ -121,10 +121,12 @@ def test_what_the_command_line_leaves_open_the_settings_say(built_in: Path) -> N
         local_model=str(built_in),
         sampling=Sampling(temperature=0.1, top_k=9),
         thinking=False,
+        given=options.given,
         system="saved",
         context_length=512,
         theme="dark",
     )
+    assert set(options.given) == {"top_k", "thinking"}
 
 
 def test_an_empty_system_prompt_overrides_that_of_the_settings() -> None:
