@@ -13,7 +13,9 @@ from fake_backend import FakeBackend, Gate, say
 from harness import Chat, here, running
 from textual import events
 from textual.constants import ESCAPE_DELAY
+from textual.content import Content
 
+from chatapp import picker
 from chatapp.chips import Chips
 from chatapp.commands import matches
 from chatapp.composer import Composer
@@ -149,6 +151,33 @@ class TestFiles:
             await chat.until(lambda: chat.screen.composer.text == "@other.py ")
             await chat.send("/attach nothing.py")
             await chat.until(lambda: "nothing.py cannot be read" in chat.text())
+
+    @here("it asks for no reply")
+    async def test_of_very_many_a_few_are_laid_out_and_typing_finds_the_others(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = [f"a{number}.txt" for number in range(2_000)]
+        laid_out: list[str] = []
+        prompt = picker._prompt
+
+        def counted(choice: picker.Choice, column: int, room: int) -> Content:
+            laid_out.append(choice.key)
+            return prompt(choice, column, room)
+
+        monkeypatch.setattr("chatapp.files.below", lambda folder: names)
+        monkeypatch.setattr(picker, "_prompt", counted)
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.send("/attach")
+            await chat.until(lambda: "a0.txt" in chat.text())
+            await chat.pilot.press("up")
+            await chat.until(lambda: "a199.txt" in chat.text())
+            assert "Files · the first 200, 1,800 more: type on" in chat.text()
+            assert len(laid_out) == 2 * 200
+            await chat.write("a1999")
+            await chat.until(lambda: "a1999.txt" in chat.text())
+            assert "more: type on" not in chat.text()
+            await chat.pilot.press("up", "enter")
+            await chat.until(lambda: "a1999.txt cannot be read" in chat.text())
 
     async def test_more_than_the_context_holds_is_told_before(self, folder: Path, tmp_path: Path) -> None:
         (folder / "long.txt").write_text("word " * 10_000)
