@@ -38,7 +38,7 @@ class VersionsPart(ChatBase):
         if back > len(mine):
             raise CommandError(f"You have sent {plural(len(mine), 'message')} so far.")
         if self.editing is None:
-            self._draft = self.composer.message
+            self._draft = self.composer.kept
         self._mark(False)
         self.editing = mine[-back]
         self._mark(True)
