@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
@@ -12,7 +12,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
-from textual.widgets.text_area import Selection
+from textual.widgets.text_area import EditResult, Location, Selection
 
 from chatapp import commands
 from chatapp.chips import Chip, Chips, editable
@@ -99,8 +99,13 @@ class Composer(Area):
     def unsent(self) -> tuple[str, ...]:
         """What is written and not sent: not an earlier message as it was, but what that has taken the place of."""
         if self._place == len(self._history):
-            return (self.message,)
-        return (self._draft,) if self.text == self._recalled else (self.message, self._draft)
+            return (self.kept,)
+        return (self._draft,) if self.text == self._recalled else (self.kept, self._draft)
+
+    @property
+    def kept(self) -> str:
+        """What to put here again: what is written, with its pastes, and the files of an earlier message as they were."""
+        return self.chips.kept(self.text)
 
     @property
     def found(self) -> list[Chip]:
@@ -247,7 +252,7 @@ class Composer(Area):
         if self._place == 0:
             return
         if self._place == len(self._history):
-            self._draft = self.message
+            self._draft = self.kept
         self._place -= 1
         self._recall(self._history[self._place])
 
@@ -276,19 +281,18 @@ class Composer(Area):
             return
         self.replace(text, self._location(chip.start), self._location(chip.end), maintain_selection_offset=False)
 
-    def action_delete_left(self) -> None:
-        self._delete_beside(lambda chip, place: chip.end == place, super().action_delete_left)
-
-    def action_delete_right(self) -> None:
-        self._delete_beside(lambda chip, place: chip.start == place, super().action_delete_right)
-
-    def _delete_beside(self, is_beside: Callable[[Chip, int], bool], otherwise: Callable[[], None]) -> None:
-        """Delete the paste beside the cursor as a whole."""
-        chip = next((chip for chip in self._pastes() if is_beside(chip, self._cursor_index())), None)
-        if chip is None or not self.selection.is_empty:
-            otherwise()
-        else:
-            self._delete_via_keyboard(self._location(chip.start), self._location(chip.end))
+    def _delete_via_keyboard(self, start: Location, end: Location) -> EditResult | None:
+        """A paste goes as a whole, or stays where a word beside it is deleted."""
+        if pastes := self._pastes():
+            text = self.text
+            first, last = sorted(map(self._index_of, (start, end)))
+            for chip in pastes:
+                if chip.start < first < chip.end:
+                    first = chip.end if text[chip.end : last].strip() else chip.start
+                if chip.start < last < chip.end:
+                    last = chip.start if text[first : chip.start].strip() else chip.end
+            start, end = self._location(first), self._location(last)
+        return super()._delete_via_keyboard(start, end)
 
     def watch_selection(self, previous: Selection, selection: Selection) -> None:
         """The cursor jumps over a paste: what is inside its chip is no text."""

@@ -17,11 +17,14 @@ from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
 from chatapp.field import Line
+from chatapp.figures import count
 from chatapp.key_names import moves
 from chatapp.sanitize import clean_line, shortened
 
 SHORT = 10
 """Choices fewer than these need no box of full height."""
+SHOWN = 200
+"""Choices that are laid out; of more, typing finds the others."""
 LABEL = 120
 """Columns of a label at most."""
 COLUMN = 34
@@ -78,8 +81,9 @@ class Picker(ModalScreen[str]):
             yield OptionList(id="picker-list", markup=False)
 
     def on_mount(self) -> None:
-        column = _column(self._choices)
-        longest = max((_prompt(choice, column, LABEL).cell_length for choice in self._choices), default=0)
+        measured = self._choices[:SHOWN]
+        column = _column(measured)
+        longest = max((_prompt(choice, column, LABEL).cell_length for choice in measured), default=0)
         width = min(max(longest + _FRAME, _NARROWEST), _WIDEST)
         self.query_one("#picker").styles.width = width
         self._room = min(width, self.size.width * 92 // 100) - _FRAME
@@ -125,6 +129,9 @@ class Picker(ModalScreen[str]):
             return
         options = self.query_one(OptionList)
         options.clear_options()
+        choices, more = choices[:SHOWN], len(choices[SHOWN:])
+        beside = f" · the first {count(SHOWN)}, {count(more)} more: type on" if more else ""
+        self.query_one("#picker-title", Label).update(f"{self._title}{beside}")
         column = _column(choices)
         options.add_options([Option(_prompt(choice, column, self._room), id=choice.key) for choice in choices])
         if choices:

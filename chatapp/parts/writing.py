@@ -24,7 +24,7 @@ class WritingPart(ChatBase):
         except EditorError as error:
             raise CommandError(str(error)) from error
         if written != before:
-            composer.put(written)
+            composer.put(composer.chips.kept(written))
         composer.focus()
 
     async def attach(self, path: str) -> None:

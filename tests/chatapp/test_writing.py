@@ -13,7 +13,9 @@ from fake_backend import FakeBackend, Gate, say
 from harness import Chat, here, running
 from textual import events
 from textual.constants import ESCAPE_DELAY
+from textual.content import Content
 
+from chatapp import picker
 from chatapp.chips import Chips
 from chatapp.commands import matches
 from chatapp.composer import Composer
@@ -142,6 +144,43 @@ class TestFiles:
             first, second = (request.messages[-1].content for request in backend.requests)
             assert first == second
 
+    @pytest.mark.parametrize("gone", [True, False])
+    async def test_a_message_written_anew_keeps_its_file_as_it_was(
+        self, gone: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            composer = chat.screen.composer
+            await chat.ask("read @other.py ")
+            if gone:
+                (folder / "other.py").unlink()
+            else:
+                (folder / "other.py").write_text("changed")
+            await chat.pilot.press("alt+up", "home", "up", "down")  # through what was sent, and back
+            await chat.until(lambda: composer.text == "read @other.py ")
+            with an_editor(tmp_path, 'cp "$2" seen; printf "again, please" >> "$2"', monkeypatch, chat):
+                await chat.pilot.press("ctrl+g")
+                await chat.until(lambda: composer.text == "read @other.py again, please")
+            assert (folder / "seen").read_text() == "read @other.py "
+            await chat.pilot.press("enter")
+            await chat.idle()
+            first, second = (request.messages[-1].content for request in backend.requests)
+            assert second == first.replace("@other.py ", "@other.py again, please")
+
+    async def test_a_draft_that_was_set_aside_has_the_file_that_it_had(self, folder: Path, tmp_path: Path) -> None:
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("read @other.py ")
+            (folder / "other.py").write_text("changed")
+            await chat.pilot.press("up", "alt+up", "escape", "enter")
+            await chat.idle()
+            await chat.write("read @other.py ")
+            await chat.pilot.press("home", "up", "down", "enter")
+            await chat.idle()
+            first, recalled, new = (request.messages[-1].content for request in backend.requests)
+            assert recalled == first
+            assert new == first.replace("x = 1", "changed")
+
     @here("it asks for no reply")
     async def test_the_command_writes_the_name(self, folder: Path, tmp_path: Path) -> None:
         async with running(FakeBackend(), tmp_path) as chat:
@@ -149,6 +188,33 @@ class TestFiles:
             await chat.until(lambda: chat.screen.composer.text == "@other.py ")
             await chat.send("/attach nothing.py")
             await chat.until(lambda: "nothing.py cannot be read" in chat.text())
+
+    @here("it asks for no reply")
+    async def test_of_very_many_a_few_are_laid_out_and_typing_finds_the_others(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = [f"a{number}.txt" for number in range(2_000)]
+        laid_out: list[str] = []
+        prompt = picker._prompt
+
+        def counted(choice: picker.Choice, column: int, room: int) -> Content:
+            laid_out.append(choice.key)
+            return prompt(choice, column, room)
+
+        monkeypatch.setattr("chatapp.files.below", lambda folder: names)
+        monkeypatch.setattr(picker, "_prompt", counted)
+        async with running(FakeBackend(), tmp_path) as chat:
+            await chat.send("/attach")
+            await chat.until(lambda: "a0.txt" in chat.text())
+            await chat.pilot.press("up")
+            await chat.until(lambda: "a199.txt" in chat.text())
+            assert "Files · the first 200, 1,800 more: type on" in chat.text()
+            assert len(laid_out) == 2 * 200
+            await chat.write("a1999")
+            await chat.until(lambda: "a1999.txt" in chat.text())
+            assert "more: type on" not in chat.text()
+            await chat.pilot.press("up", "enter")
+            await chat.until(lambda: "a1999.txt cannot be read" in chat.text())
 
     async def test_more_than_the_context_holds_is_told_before(self, folder: Path, tmp_path: Path) -> None:
         (folder / "long.txt").write_text("word " * 10_000)
@@ -224,6 +290,31 @@ class TestPastes:
             await chat.pilot.press("ctrl+z")
             assert composer.text == "a[paste 1: 50 lines]"
             assert composer.message == "a" + "line\n" * 50
+
+    @here("it asks for no reply")
+    @pytest.mark.parametrize(
+        ("before", "after", "keys", "text"),
+        [
+            ("a ", "", ["ctrl+w"], "a "),
+            ("a ", " ", ["ctrl+w"], "a "),
+            ("a ", "!", ["ctrl+w"], "a [paste 1: 50 lines]"),
+            ("a ", " b", ["ctrl+w", "ctrl+w"], "a "),
+            ("", " b", ["home", "alt+delete"], " b"),
+            ("a! ", "", ["home", "right", "alt+delete"], "a[paste 1: 50 lines]"),
+            ("a ", "", ["home", "right", "alt+delete"], "a"),
+        ],
+    )
+    async def test_a_word_is_deleted_beside_a_chip_or_the_chip_whole(
+        self, before: str, after: str, keys: list[str], text: str, tmp_path: Path
+    ) -> None:
+        async with running(FakeBackend(), tmp_path) as chat:
+            composer = chat.screen.composer
+            composer.insert_typed(before)
+            paste(chat, "line\n" * 50)
+            await chat.until(lambda: "[paste" in composer.text)
+            composer.insert_typed(after)
+            await chat.pilot.press(*keys)
+            assert composer.text == text
 
     async def test_one_line_of_five_megabytes(self, tmp_path: Path) -> None:
         backend = FakeBackend()
