@@ -88,9 +88,8 @@ class Chips:
 
     def kept(self, text: str) -> str:
         """The text with its pastes, and with those files that it names as they were sent: what `folded` takes apart."""
-        text = self.unfolded(text)
-        named = {name: self._sent[name] for _, _, name in self._mentions(text) if name in self._sent}
-        return attach(text, list(named.values()))
+        named = {name: self._sent[name] for _, _, name in self._named(text) if name in self._sent}
+        return attach(self.unfolded(text), list(named.values()))
 
     def folded(self, message: str) -> str:
         """The text to write on with: the files of a message are attached again as they were, its pastes are chips."""
