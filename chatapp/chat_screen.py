@@ -287,6 +287,8 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
     async def begin_turn(self, turn: Turn) -> None:
         from chatapp.blocks import UserBlock
 
+        if turn.cut or turn.asked is None:
+            self.end_search()
         if turn.cut:
             thread = self._session.thread
             await self.transcript.show(self._entries_of(thread[: -1 if turn.asked is None else -2]))
@@ -308,6 +310,7 @@ class ChatScreen(ConversationsPart, VersionsPart, TalkPart, WritingPart, Reading
     async def take_back(self, turn: Turn) -> None:
         thread = self._session.thread
         if turn.cut or turn.asked is None or not thread:
+            self.end_search()
             await self.transcript.show(self._entries_of(thread) or [Welcome(self._opened)])
         else:
             self.transcript.drop(turn.asked.id, turn.reply_id)

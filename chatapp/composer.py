@@ -104,7 +104,7 @@ class Composer(Area):
 
     @property
     def kept(self) -> str:
-        """What to put here again: what is written, its pastes, and the files of an earlier message as they were."""
+        """What to `put` here again: the text, its pastes in full, and the files of an earlier message as they were."""
         return self.chips.kept(self.text)
 
     @property

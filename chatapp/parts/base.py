@@ -135,6 +135,10 @@ class ChatBase(Screen[None], PlainContainer):
         except Exception as error:
             self.report(error)
 
+    def end_search(self) -> None:
+        """Nothing is looked for in the conversation any more: what was found may be gone."""
+        raise NotImplementedError
+
     def _show_hint(self, text: str, seconds: float = 2.0) -> None:
         self.query_one(StatusLine).hint(text, seconds)
 

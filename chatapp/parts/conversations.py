@@ -160,6 +160,7 @@ class ConversationsPart(VersionsPart, SidebarPart):
             except StoreError as error:
                 self.say(str(error), "error")
         self.leave_edit()
+        self.end_search()
         await self.transcript.show(self._entries_of(self._session.thread) or [Welcome(self._opened)], at=at)
         self.turns.reset()
         self.go_back_to(source_of(self._session.thread))

@@ -63,15 +63,19 @@ class FindingPart(ChatBase):
 
     def on_search_bar_closed(self) -> None:
         self.end_search()
+        self.composer.focus()
 
     def end_search(self) -> None:
+        if not self.query("#find"):
+            return
+        if self.search_bar.has_focus_within:
+            self.composer.focus()
         self.workers.cancel_group(self, "find")
         self._query, self._found, self._at = None, [], None
         for block in self.transcript.blocks:
             for view in block.views():
                 view.mark({})
         self.search_bar.display = False
-        self.composer.focus()
 
     @property
     def finding(self) -> bool:
@@ -115,7 +119,7 @@ class FindingPart(ChatBase):
     async def _show_place(self) -> None:
         """Bring the place that is looked at into sight."""
         match, query = self._at, self._query
-        if match is None or query is None:
+        if match is None or query is None or match.entry not in self.transcript.entries:
             return
         block = await self.transcript.reach(match.entry)
         view = await block.unfold(match.text)

@@ -196,6 +196,7 @@ class VersionsPart(ChatBase):
         self.leave_edit()
         self._switched_last = shown, self._session.thread[-1].id
         marked = self.transcript.has_focus and self.transcript.cursor is not None
+        self.end_search()
         await self.transcript.show(self._entries_of(self._session.thread), at=shown, mark=marked)
         self.turns.reset()
         self._show_hint("version {} of {}".format(*self._session.versions(shown)))

@@ -255,6 +255,51 @@ class TestSearch:
             await chat.pilot.press("ctrl+f")
             await chat.until(lambda: "4 of 4" in chat.text())
 
+    @pytest.mark.parametrize(
+        ("way", "found"),
+        [("ctrl+n", "nothing found"), ("alt+left", "2 of 2"), ("/retry", "1 of 1"), ("edit", "1 of 1")],
+    )
+    async def test_it_ends_where_what_was_found_is_gone(self, way: str, found: str, tmp_path: Path) -> None:
+        async with running(FakeBackend([say("a fox")], [say("the fox")]), tmp_path) as chat:
+            await chat.ask("Where is the fox?")
+            await chat.send("/retry")
+            await chat.until(lambda: "‹ 2/2 ›" in chat.text())
+            await chat.idle()
+            if way == "edit":
+                await chat.pilot.press("alt+up")
+            await chat.pilot.press("ctrl+f")
+            await chat.write("fox")
+            await chat.until(lambda: "2 of 2" in chat.text())
+            if way in ("/retry", "edit"):
+                chat.screen.composer.focus()
+                await chat.send(way if way == "/retry" else "Where is the fox now?")
+            else:
+                await chat.pilot.press(way)
+            await chat.until(lambda: " of 2" not in chat.text() and not chat.screen.search_bar.display)
+            await chat.idle()
+            assert not chat.screen.finding
+            assert chat.screen.composer.has_focus
+            await chat.pilot.press("ctrl+f")
+            await chat.until(lambda: found in chat.text())
+
+    @here("it asks for no reply")
+    async def test_a_version_shown_while_the_messages_have_the_focus_leaves_it_there(self, tmp_path: Path) -> None:
+        store = Store(tmp_path / "conversations.db")
+        made = store.create()
+        asked = store.add(made.id, None, "user", "Where is the fox?")
+        for text in ("a fox", "the fox"):
+            store.add(made.id, asked.id, "assistant", text)
+        store.close()
+        options = ChatOptions(conversation_id=made.id, model="/m.gguf")
+        async with running(FakeBackend(), tmp_path, options) as chat:
+            await chat.until(lambda: "‹ 2/2 ›" in chat.text())
+            await chat.send("/find fox")
+            await chat.until(lambda: "2 of 2" in chat.text())
+            await chat.pilot.press("enter", "alt+left")
+            await chat.until(lambda: "‹ 1/2 ›" in chat.text())
+            assert not chat.screen.search_bar.display
+            assert chat.screen.transcript.has_focus
+
     async def test_it_finds_what_is_folded_and_unfolds_it(self, tmp_path: Path) -> None:
         async with running(FakeBackend([think("a hidden reason"), say("an answer")]), tmp_path) as chat:
             await chat.ask("\n".join([*(f"line {number}" for number in range(60)), "the hidden end"]))
