@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from chatapp.figures import plural
+from chatapp.key_names import key_of
 from chatapp.sanitize import clean_line
 
 SHOWN = 3
@@ -46,7 +47,9 @@ class Waiting(Static):
             sign = ("held    ", "$text-warning") if number >= len(texts) - held else ("queued  ", "$text-accent")
             lines.append(Content.assemble(sign, clean_line(text), ("  ✕", "bold")))
         words = [f"and {plural(len(texts) - SHOWN, 'more message')}"] if len(texts) > SHOWN else []
-        words += ["Enter on an empty line sends what is held, Up takes it back"] if held else []
+        if held:
+            back = key_of(self, "composer.earlier", "Up")
+            words.append(f"Enter on an empty line sends what is held, {back} takes it back")
         if words:
             lines.append(Content(" · ".join(words)))
         return Content("\n").join(lines)

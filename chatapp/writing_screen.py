@@ -11,6 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Label, Static
 
 from chatapp.in_order import Area
+from chatapp.key_names import key_of
 from chatapp.sanitize import clean
 
 
@@ -31,7 +32,8 @@ class WritingScreen(ModalScreen[str]):
         with Vertical(id="writing"):
             yield Label(self._title, id="writing-title", markup=False)
             yield Area(clean(self._text), soft_wrap=True, tab_behavior="focus", id="writing-text")
-            yield Static("Ctrl+S keeps it · Esc leaves it as it was", id="writing-help", markup=False)
+            keep, close = key_of(self, "writing.keep", "Ctrl+S"), key_of(self, "writing.close", "Esc")
+            yield Static(f"{keep} keeps it · {close} leaves it as it was", id="writing-help", markup=False)
 
     def on_mount(self) -> None:
         text = self.query_one(Area)

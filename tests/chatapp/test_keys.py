@@ -101,17 +101,24 @@ class TestSettings:
 
 @here("it asks for no reply")
 async def test_hints_name_the_keys_of_the_settings(tmp_path: Path) -> None:
-    wanted = Settings(keys={"chat.thinking": "f4,f5", "chat.interrupt": "f6", "sidebar.pin": "f8", "form.clear": "f9"})
+    of_the_chat = {"chat.thinking": "f4,f5", "chat.interrupt": "f6", "composer.earlier": "f12"}
+    of_dialogues = {"sidebar.pin": "f8", "form.clear": "f9", "writing.keep": "f10", "writing.close": "f11"}
+    wanted = Settings(keys={**of_the_chat, **of_dialogues})
     async with running(FakeBackend(), tmp_path, settings=wanted, size=(140, 40)) as chat:
         await chat.until(lambda: "F4 thinking" in chat.text())
         assert "Ctrl+T" not in chat.text()
         await chat.pilot.press("f6")
         await chat.until(lambda: "F6 again quits" in chat.text())
+        chat.screen.turns.hold(["held"])
+        await chat.until(lambda: "F12 takes it back" in chat.text())
         await chat.pilot.press("ctrl+b")
         await chat.until(lambda: "F8 pin  ^E title" in chat.text())
         await chat.pilot.press("escape")
         await chat.send("/settings")
         await chat.until(lambda: "F9 takes away · Esc closes" in chat.text())
+        await chat.pilot.press("escape")
+        await chat.send("/persona edit pirate")
+        await chat.until(lambda: "F10 keeps it · F11 leaves it as it was" in chat.text())
 
 
 @here("it asks for no reply")
