@@ -265,7 +265,7 @@ def test_a_model_in_parts_is_here_when_all_parts_are(
 
 def test_a_shape_that_cannot_be_run_is_said_as_it_is(place: Place, around: models.Surroundings) -> None:
     place.hub.put(REPO, FILE, DENSE.read_bytes().replace(b"qwen35.block_count", b"qwen35.block_COUNT"))
-    with pytest.raises(UserError, match="lacks qwen35.block_count") as caught:
+    with pytest.raises(UserError, match=r"lacks qwen35\.block_count") as caught:
         models.listed(remote.listing(REPO), around, HERE)
     assert str(explain(caught.value, REPO)) == str(caught.value)
 
