@@ -1,8 +1,9 @@
 """A sandbox for chat templates: they are code from a stranger, which may neither reach out nor run or grow without end.
 
-jinja2's own sandbox closes attributes and bounds `range`. Here every loop turn, call, filter, operator and output
-spends from a budget of work in advance, so that nested loops, recursive macros and texts that double end in
-WorkLimitError after a second or two, with little memory used.
+jinja2's own sandbox closes attributes and bounds `range`. Here every loop turn, call, filter, test, operator, slice and
+output spends from a budget of work in advance what it costs at most (`runtime.template_cost`), so that nested loops,
+recursive macros, texts that double and long searches end in WorkLimitError after a few seconds, with little memory
+used.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-import math
-import re
+import operator
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from jinja2 import nodes, pass_context
@@ -21,23 +21,25 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
+
+from runtime import template_cost as cost
 
 # Work is counted in characters. A conversation of 10,000 messages spends about a third of it.
 MAX_WORK: Final = 250_000_000
-MAX_OPERATION: Final = 5_000_000  # by one call, filter or operator
 STEP: Final = 500  # one loop turn or call
-ITEM: Final = 10  # one element of a list
+QUICK: Final = 100  # one comparison or test
 
-# Filters that take a list as it is; the others may turn it into text.
-STRUCTURAL: Final = frozenset(
-    {
-        *("attr", "batch", "count", "d", "default", "dictsort", "first", "groupby", "items", "last", "length", "list"),
-        *("map", "max", "min", "random", "reject", "rejectattr", "reverse", "select", "selectattr", "slice", "sort"),
-        "unique",
-    }
-)
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "gt": operator.gt,
+    "gteq": operator.ge,
+    "lt": operator.lt,
+    "lteq": operator.le,
+    "in": lambda left, right: left in right,
+    "notin": lambda left, right: left not in right,
+}
 
 
 class WorkLimitError(Exception):
@@ -54,7 +56,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     `start` begins a rendering. One rendering at a time.
     """
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
+    intercepted_unops = frozenset({"+", "-"})
 
     def __init__(self) -> None:
         super().__init__(
@@ -64,52 +67,82 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]
         self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
         self.filters["tojson"] = _tojson
-        self.filters = {name: self._metered(name, function) for name, function in self.filters.items()}
+        self.filters = {name: self._metered_filter(name, function) for name, function in self.filters.items()}
+        self.tests = {name: self._metered_test(name, function) for name, function in self.tests.items()}
         self.finalize = self.output
 
     def start(self) -> None:
         self._work = 0
 
-    def spend(self, amount: float) -> None:
+    def spend(self, amount: float, step: int = STEP) -> None:
         """Raises WorkLimitError."""
-        self._work += STEP + int(min(amount, MAX_WORK))
-        if amount > MAX_OPERATION or self._work > MAX_WORK:
+        self._work += step + int(min(amount, MAX_WORK))
+        if amount > cost.MAX_OPERATION or self._work > MAX_WORK:
             raise WorkLimitError
 
     @pass_context
     def output(self, _context: Context, value: Any) -> Any:
-        self.spend(_size(value))
+        self.spend(cost.size(value))
         return value
 
     def tilde(self, *values: Any) -> str:
         """The `~` operator."""
-        self.spend(sum(map(_size, values)))
+        self.spend(sum(map(cost.size, values)), 2 * STEP)
         return "".join(map(str, values))
 
+    def compare(self, left: Any, *rest: Any) -> Any:
+        """`left == a < b`: operators and operands in turn."""
+        result: Any = True
+        for name, operand in zip(rest[::2], rest[1::2], strict=True):
+            right = list(operand) if isinstance(operand, Iterator) else operand
+            self.spend(cost.comparison(name, left, right), QUICK)
+            if not (result := _COMPARISONS[name](left, right)):
+                break
+            left = right
+        return result
+
+    def sliced(self, value: Any) -> Any:
+        """What a part is taken of, or each element of."""
+        self.spend(cost.width(value), QUICK)
+        return value
+
+    def hashed(self, key: Any) -> Any:
+        """What something is looked up by."""
+        self.spend(cost.size(key), QUICK)
+        return key
+
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        method = getattr(__obj, "__wrapped__", __obj)  # str.format comes wrapped
-        if isinstance(method, types.BuiltinMethodType):
-            owner = method.__self__
-            widths = _widths(owner) if method.__name__ in ("format", "format_map") else 0
-            __self.spend(_product([owner, *args, *kwargs.values()]) + widths)
-        else:
-            __self.spend(0)
+        if isinstance(__obj, types.MethodType) and __obj.__self__ is __self:
+            return __obj(*args)  # what `_Metering` has put in
+        __self.spend(cost.call(__obj, [*args, *kwargs.values()]))
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        self.spend(_binop_cost(operator, left, right))
+        self.spend(cost.binop(operator, left, right))
         return super().call_binop(context, operator, left, right)
 
-    def _metered(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call_unop(self, context: Context, operator: str, arg: Any) -> Any:
+        self.spend(cost.width(arg), QUICK)
+        return super().call_unop(context, operator, arg)
+
+    def _metered_filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def metered(*args: Any, **kwargs: Any) -> Any:
-            if name not in STRUCTURAL:
-                args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
-                widths = _widths(args[0]) if name == "format" else 0
-                self.spend(_product([*args, *kwargs.values()]) + widths)
-            else:
-                self.spend(math.prod(_factor(arg) for arg in args if isinstance(arg, int)))
+            if not cost.keeps_iterators(name):
+                args = cost.drawn(args)
+            self.spend(cost.filtered(name, [*args, *kwargs.values()]))
             return function(*args, **kwargs)
+
+        return metered
+
+    def _metered_test(self, name: str, function: Any) -> Any:
+        if name in cost.FREE_TESTS:
+            return function
+
+        @functools.wraps(function)
+        def metered(*args: Any) -> Any:
+            self.spend(cost.tested(name, args), QUICK)
+            return function(*args)
 
         return metered
 
@@ -120,16 +153,28 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Metering(NodeTransformer):
-    """Has every turn of a loop and every macro spend, and `~` too, which the sandbox cannot intercept."""
+    """Has every turn of a loop and every macro spend, and those operators that the sandbox cannot intercept."""
 
     def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
         super().generic_visit(node, *args, **kwargs)
-        if isinstance(node, nodes.Concat):
-            return _environment_call("tilde", node.nodes, node.lineno)
-        if isinstance(node, nodes.For | nodes.Macro | nodes.CallBlock):
-            literal = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-            spend = _environment_call("spend", [nodes.Const(literal)], node.lineno)
-            node.body.insert(0, nodes.ExprStmt(spend, lineno=node.lineno))
+        match node:
+            case nodes.Concat():
+                return _environment_call("tilde", node.nodes, node.lineno)
+            case nodes.Compare():
+                rest = [part for each in node.ops for part in (nodes.Const(each.op), each.expr)]
+                return _environment_call("compare", [node.expr, *rest], node.lineno)
+            case nodes.Getitem(arg=nodes.Slice()):
+                node.node = _environment_call("sliced", [node.node], node.lineno)
+            case nodes.Getitem() if not isinstance(node.arg, nodes.Const):
+                node.arg = _environment_call("hashed", [node.arg], node.lineno)
+            case nodes.Pair() if not isinstance(node.key, nodes.Const):
+                node.key = _environment_call("hashed", [node.key], node.lineno)
+            case nodes.For() | nodes.Macro() | nodes.CallBlock():
+                literal = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+                spend = _environment_call("spend", [nodes.Const(literal + STEP)], node.lineno)
+                node.body.insert(0, nodes.ExprStmt(spend, lineno=node.lineno))
+                if isinstance(node, nodes.For) and node.test:  # it has turns that do not come to the body
+                    node.iter = _environment_call("sliced", [node.iter], node.lineno)
         return node
 
 
@@ -143,54 +188,8 @@ class _GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment_call(name: str, args: list[nodes.Expr], lineno: int) -> nodes.Call:
+def _environment_call(name: str, args: list[Any], lineno: int) -> nodes.Call:
     return nodes.Call(nodes.EnvironmentAttribute(name), args, [], None, None, lineno=lineno)
-
-
-def _size(value: object) -> int:
-    """Characters of `value` as text, about; counting stops beyond MAX_OPERATION."""
-    total = 0
-    stack: list[object] = [value]
-    while stack and total <= MAX_OPERATION:
-        item = stack.pop()
-        total += ITEM
-        if isinstance(item, str | bytes):
-            total += len(item)
-        elif isinstance(item, Namespace):
-            total += MAX_OPERATION  # shows its values, which cannot be counted
-        elif type(item) is Context:
-            pass
-        elif isinstance(item, Mapping):
-            stack += [*item.keys(), *item.values()]
-        elif isinstance(item, Collection) and not isinstance(item, range):
-            stack += item
-    return total
-
-
-def _factor(value: object) -> int:
-    return max(1, abs(value) if isinstance(value, int) else len(value) if isinstance(value, str) else _size(value))
-
-
-def _product(values: Iterable[object]) -> int:
-    """What a call can make of its arguments at most: `replace` and `center` multiply."""
-    return math.prod(map(_factor, values))
-
-
-def _widths(value: object) -> int:
-    """The field widths in a format string."""
-    return sum(int(digits[:9]) for digits in re.findall(r"\d+", value)) if isinstance(value, str) else 0
-
-
-def _binop_cost(operator: str, left: Any, right: Any) -> float:
-    if isinstance(left, int) and isinstance(right, int):
-        return (left.bit_length() or 1) * (abs(right) if operator == "**" else right.bit_length())
-    if operator == "+":
-        return sum(len(side) for side in (left, right) if isinstance(side, str | list | tuple))
-    if operator == "*":
-        return _product([left, right])
-    if operator == "%" and isinstance(left, str):
-        return math.inf if "*" in left else _product([left, right]) + _widths(left)
-    return 0
 
 
 def _raise_exception(message: object) -> None:

@@ -347,6 +347,13 @@ class TestRefusals:
         with pytest.raises(ModelError, match=said):
             load_model(file)
 
+    def test_sizes_are_refused_where_native_functions_have_no_room(self) -> None:
+        pytest.importorskip("llvmlite")
+        from kernels.cpu import delta, rows
+        from runtime.models import config
+
+        assert (config._MOST_HEAD_DIM, config._MOST_TAPS) == (delta.MOST_DIM, rows.MOST_TAPS)
+
     def test_an_unknown_stretching_of_positions(self, tmp_path: Path) -> None:
         file = rewrite(DENSE, tmp_path / "m.gguf", metadata={"qwen35.rope.scaling.type": "longrope"})
         with pytest.raises(ModelError, match="longrope"):

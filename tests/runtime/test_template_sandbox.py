@@ -45,6 +45,21 @@ HI = (Message("user", "hi"),)
         "{% set a = 'a' * 1000000 %}{{ ([{'x': a}] * 99999)|map(attribute='x')|join }}",
         "{% set a = [1] * 99999 %}{{ ([a] * 9999)|sum(start=[]) }}",
         "{% set a = 'a' * 1000000 %}{% for i in range(99999) %}{{ a }}{% endfor %}",
+        *(
+            "{% set a = 'a' * 500000 %}{% set b = (2).from_bytes(('a' * 99999).encode()) %}{% set c = [a ~ 1, a ~ 2] %}"
+            "{% set d = [1] * 9999 %}{% for i in range(300) %}{% if " + expression + " %}{% endif %}{% endfor %}"
+            for expression in (
+                *("'ab' in a", "'ab' not in a", "c[0] == c[1]", "a[::-1]", "a is lower", "c[0] is eq(c[1])", "c|sort"),
+                *("1.5 in range(99999)", "c|select('eq', a)|list", "d|unique|list", "d|list"),
+                *("b // 3 ** 900", "b - 1", "b / b", "b is divisibleby(3 ** 900)", "b == b", "{b: 1}", "{}[b]", "-b"),
+                *("2.5|round(-99999)", "('<!---->' * 9999)|striptags", "(('<!---->' * 9999)|safe).striptags()"),
+                "loop.changed(a)",
+            )
+        ),
+        "{% for i in range(99) %}{% for j in range(99999) if none %}{% endfor %}{% endfor %}",
+        "{% set a = ('a' * 100000)|safe %}{{ a.replace('a', a)|length }}",
+        "{% set n = namespace(x=(1,)) %}{% for i in range(40) %}{% set n.x = (n.x, n.x) %}{% endfor %}{{ {n.x: 1} }}",
+        "{% set n = namespace(x=(1,)) %}{% for i in range(999) %}{% set n.x = (n.x,) %}{% endfor %}{{ {n.x: 1}.x }}",
     ],
 )
 def test_endless_work_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +134,18 @@ def test_ten_thousand_messages_are_not_too_much() -> None:
     )
     messages = [Message("user" if i % 2 == 0 else "assistant", "hello") for i in range(10_001)]
     assert ChatTemplate(source, SMALL).render(messages, thinking=True).ids.count(IM_END) == 10_001
+
+
+def test_operators_and_tests_work_as_ever() -> None:
+    source = (
+        "{{ 1 < 2 < 3 }}{{ 1 < 3 < 2 }}{{ 'b' in 'abc' }}{{ 'x' not in {'x': 1} }}{{ 7 // 2 }}{{ 7 - 2 }}"
+        "{{ 2 in [1, 2]|map('int') }}{{ 7 / 2 }}{{ -7 }}{{ [1, 2, 3][::-1] }}{{ 'abc'[1:] }}{{ {'a' ~ 'b': 1}['ab'] }}"
+        "{{ 9 is divisibleby 3 }}{{ 'a' is in ['a'] }}{{ 3 is odd }}{{ x is defined }}{{ none == x }}{{ 1 >= 2 }}"
+        "{{ 'a' is eq 'b' }}"
+        "{% for n in [1, 2, 3] if n > 1 %}{{ n }}{% endfor %}{{ [1, 2]|select('gt', 1)|first }}{{ 2.675|round(2) }}"
+    )
+    text = ChatTemplate(source, SMALL).render(HI, thinking=True).text
+    assert text == "TrueFalseTrueFalse35True3.5-7[3, 2, 1]bc1TrueTrueTrueFalseFalseFalseFalse2322.67"
 
 
 def test_filters_work_as_ever() -> None:
