@@ -2,10 +2,10 @@
 
 What a load takes, in bytes:
 
-    base      the interpreter and torch (130 MB), native functions and what makes them (32 MB), the family's
-              vocabulary (80 MB), as measured; what has a smaller one is a file smaller than that
-    weights   the tensors as they are packed, which is the file without its header, and 2.5 % of large pages not filled
-    kv        2 · attention layers · KV heads · head dim · 4 per token (in 8 bits: 1, and a scale of 4 for each head)
+    base      the interpreter, torch, native functions and what makes them (153 MB), and the family's vocabulary
+              (80 MB), as measured; what has a smaller one is a file smaller than that
+    weights   the tensors as they are packed, which is the file without its header, and 0.5 % of large pages not filled
+    kv        2 · attention layers · KV heads · head dim · 2 per token (f32: 4; q8: 1, and a scale of 4 for each head)
     mtp       the same of the MTP block's one layer
     state     value heads · 128 · 128 · 4 of each DeltaNet layer, and its convolution's window
     steps     what a decode step leaves, twice: the states again, with the inputs of its rows; it is let go while a

@@ -251,7 +251,11 @@ class GraphStepper:
                 stream = torch.cuda.Stream() if self._card.among_others else None
                 with torch.cuda.graph(graph, stream=stream):
                     logits = launch()
-            except RuntimeError:  # a driver that cannot; the step has been done
+            except RuntimeError as error:
+                for full in (error, error.__context__):  # the capture's end may fail of it once more
+                    if isinstance(full, torch.OutOfMemoryError):
+                        raise full from None
+                # a driver that cannot; the step has been done
                 self._plain = True
                 return launch()
             self._graphs[key] = graph, logits

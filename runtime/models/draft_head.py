@@ -6,7 +6,7 @@ in prompts and replies. What it lacks is only never drafted; each token is still
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -38,11 +38,14 @@ class DraftHead:
         return self.ops[spread_logits](first, recent, self._ids, self.vocabulary)
 
     @torch.inference_mode()
-    def note(self, ids: Iterable[int]) -> None:
+    def note(self, ids: Sequence[int]) -> None:
         """Tokens of a prompt or a reply: from now on they can be drafted, until many others have come up since."""
-        for id in ids:
-            if id < self.count:
-                continue
+        latest = [id for id in dict.fromkeys(reversed(ids)) if id >= self.count][:_RECENT]
+        latest.reverse()  # the last one last
+        for id in latest:
+            if id in self._slots:  # so that none of them makes room for another
+                self._slots[id] = self._slots.pop(id)
+        for id in latest:
             slot = self._slots.pop(id, None)
             if slot is None:
                 slot = len(self._slots)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -151,7 +151,7 @@ class Qwen35:
         if self.mtp and self.ops.card is None:
             self.draft_head = DraftHead(self.mtp.shared_head_head, count, self.ops)
 
-    def note(self, ids: Iterable[int]) -> None:
+    def note(self, ids: Sequence[int]) -> None:
         """Tokens of a prompt or a reply, which may well come again."""
         if self.draft_head:
             self.draft_head.note(ids)

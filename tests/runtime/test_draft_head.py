@@ -46,6 +46,29 @@ def test_forgets_what_was_noted_longest_ago(monkeypatch: pytest.MonkeyPatch) -> 
     assert possible(head) == {*range(20), 30, 32, 33}
 
 
+def test_reads_no_row_twice_and_none_that_is_forgotten_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation is noted anew in every turn."""
+    monkeypatch.setattr(draft_head, "_RECENT", 8)
+    head = DraftHead(HEAD, 20, OpTable("reference"))
+    read: list[int] = []
+    rows = QuantTensor.rows
+    monkeypatch.setattr(QuantTensor, "rows", lambda self, *at: read.append(at[0]) or rows(self, *at))
+
+    def noted(ids: list[int]) -> list[int]:
+        del read[:]
+        head.note(ids)
+        return sorted(read)
+
+    prompt = [*range(60), *range(40, 60), 30, 3, 30]
+    assert noted(prompt) == [30, *range(53, 60)]
+    assert noted(prompt) == []
+    assert noted([41, 42]) == [41, 42]  # in a reply, in place of 53 and 54
+    assert noted([*prompt, 41, 42]) == []
+    assert noted([53, *prompt, 41, 42, 43]) == [43]
+    assert noted([31, 56, 57]) == [31]
+    assert possible(head) == {*range(20), 31, 56, 57, 59, 30, 41, 42, 43}
+
+
 def test_more_than_there_are_is_all() -> None:
     head = DraftHead(HEAD, 99, OpTable("reference"))
     head.note(range(60))

@@ -96,3 +96,50 @@ def test_rows_that_are_rejected_leave_no_trace(model: Qwen35, reference: Qwen35)
 def test_without_a_gpu_nothing_is_captured(model: Qwen35) -> None:
     assert isinstance(model.stepper, GraphStepper)
     assert not model.stepper.captures
+
+
+class Capture:
+    """Stands for a capture that fails, and whose end may fail of that again."""
+
+    def __init__(self, error: Exception, end: Exception | None) -> None:
+        self.error, self.end = error, end
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *raised: object) -> None:
+        try:
+            raise self.error
+        finally:
+            if self.end:
+                raise self.end
+
+
+@pytest.mark.parametrize(
+    ("error", "end", "full"),
+    [
+        (RuntimeError("the driver cannot"), None, False),
+        (torch.OutOfMemoryError("full"), None, True),
+        (torch.OutOfMemoryError("full"), RuntimeError("the capture was spoilt"), True),
+    ],
+    ids=["a driver that cannot", "full", "full, and said otherwise"],
+)
+def test_memory_that_ends_in_a_capture_is_no_reason_to_go_on_without(
+    model: Qwen35, monkeypatch: pytest.MonkeyPatch, error: Exception, end: Exception | None, full: bool
+) -> None:
+    """It is told, so that room is made and the step is tried again."""
+    assert model.ops.card
+    stepper = GraphStepper(model, model.ops.card)
+    monkeypatch.setattr(stepper, "_plain", False)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: Capture(error, end))
+    hidden = torch.ones(1, model.config.hidden)
+    monkeypatch.setattr("runtime.graphs.step", lambda *arguments, **options: (hidden, [], hidden))
+    state = model.new_state()
+    state.ids, state.last_hidden = [5], torch.zeros(model.config.hidden)
+    if full:
+        with pytest.raises(torch.OutOfMemoryError):
+            stepper.forward([7], state, each=False)
+    else:
+        assert stepper.forward([7], state, each=False).equal(hidden)
+    assert stepper.captures == full
