@@ -165,7 +165,10 @@ class ConversationsPart(VersionsPart, SidebarPart):
         self.turns.reset()
         self.go_back_to(source_of(self._session.thread))
         if unsent.draft:  # above what was typed while the conversation opened
-            self.composer.put("\n".join(text for text in (unsent.draft, self.composer.message) if text))
+            typed = self.composer.text
+            self.composer.put(unsent.draft)  # by itself: the files that it was sent with stand at its end
+            if typed:
+                self.composer.insert(f"\n{typed}", self.composer.document.end)
             self.composer.history.clear()  # Ctrl+Z takes back what is written now, and not what was kept
         if unsent.queue:
             self.turns.hold(unsent.queue)
