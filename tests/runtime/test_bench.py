@@ -125,7 +125,7 @@ def test_a_token_reads_some_experts_and_one_of_two_tables() -> None:
 @pytest.mark.parametrize("name", ["speed", "memory"])
 def test_what_is_no_model_is_said(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert bench.main([name, "no-such.gguf"]) == 2
-    assert capsys.readouterr().err == "There is no file no-such.gguf.\n"
+    assert capsys.readouterr().err == "qwenchat: There is no file no-such.gguf.\n"
     (tmp_path / "text.gguf").write_text("These are words, and no model.")
     assert bench.main([name, str(tmp_path / "text.gguf")]) == 2
-    assert capsys.readouterr().err == "text.gguf is not a GGUF file.\n"
+    assert capsys.readouterr().err == "qwenchat: text.gguf is not a GGUF file.\n"
