@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fake_backend import MODEL, FakeBackend
 from served import served
+from textual import events
 from textual.pilot import Pilot
 
 from chatapp.app import QwenChat
@@ -90,6 +91,11 @@ class Chat:
         """The latest conversation as it is stored."""
         latest = self.store.latest()
         return self.store.thread(latest.id) if latest is not None else []
+
+
+def paste(chat: Chat, text: str) -> None:
+    """As a terminal brings it to the composer."""
+    chat.screen.composer.post_message(events.Paste(text))
 
 
 @asynccontextmanager
