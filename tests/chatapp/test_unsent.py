@@ -211,6 +211,22 @@ class TestEarlierMessages:
             await chat.pilot.press("alt+up", "!")
             assert await kept(chat) == Unsent("first!", ("my draft",))
 
+    async def test_its_file_comes_back_as_it_was_sent(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (file := tmp_path / "other.py").write_text("x = 1\n")
+        monkeypatch.chdir(tmp_path)
+        backend = FakeBackend()
+        async with running(backend, tmp_path) as chat:
+            await chat.ask("read @other.py ")
+            file.unlink()
+            await chat.pilot.press("alt+up", "!")
+            await kept(chat)
+            assert chat.screen.composer.text == "read @other.py !"
+            await chat.pilot.press("enter")
+            await chat.idle()
+            first, second = (request.messages[-1].content for request in backend.requests)
+            assert "x = 1" in second
+            assert second == first.replace("@other.py ", "@other.py !")
+
 
 class TestWaiting:
     async def test_messages_wait_while_the_model_loads_and_are_sent_in_order(self, tmp_path: Path) -> None:
