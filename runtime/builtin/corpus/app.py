@@ -25,7 +25,8 @@ MAIN = WISHES_TABLES.pop("main")
 ORDINARY = (*words("think thinking draft drafts model models context system theme help"), "context length")
 # How often a wish comes as an infinitive, "deleting a chat", "deletes a chat", a noun, or a sentence of its own.
 FORMS = {"do": 12, "doing": 3, "does": 3, "thing": 6, "plight": 4}
-WHOLE = 0.7  # share of the questions that stand in no frame
+WHOLE = 0.5  # share of the questions that stand in no frame
+PLAIN = 0.4  # share of the others that are asked in as few words as can be
 FRAME_OF = {
     "do": ("how", "i"),
     "doing": ("doing", "g"),
@@ -110,6 +111,8 @@ def how_to(r: Random, world: World) -> Turn:
     entry = r.choices(wished, [_breadth(e) for e in wished])[0]
     if entry.name in ASKED and r.random() < WHOLE:
         user = led(r, ASKED[entry.name].typed(r))
+    elif entry.name in WISHES and "do" in WISHES[entry.name] and r.random() < PLAIN:
+        user = FRAMES["plain"].typed(r, {"i": WISHES[entry.name]["do"].plain(r)}, slips=("i",))
     else:
         user = ask_how(r, *_wish(r, entry), r.choice(KIND_WORDS[entry.kind]))
     return Turn(user, advise(world.tour, entry), f"The {entry.kind} {entry.name} is for this.")
