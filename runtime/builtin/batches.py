@@ -17,8 +17,11 @@ from runtime.builtin.corpus.registry import World
 AHEAD = 4  # tokens kept beyond a row: the targets of the last position and of its drafts
 STRETCH = 0.15  # share of documents whose positions jump between turns, so that long distances are known
 LONGEST_JUMP = 3000
-CUT = 0.55  # share of documents that end within their last reply: what it is about is decided in its first tokens
-CUT_FROM, CUT_TO = 9, 16  # tokens of that reply that remain
+# Share of documents that end within their last reply, beside those that are meant to: what it is about is decided in
+# its first tokens. How many of its tokens remain; of a brief one, and of another.
+CUT = 0.45
+BRIEF = (7, 13)
+KEPT = (9, 16)
 EMPTY = -1
 
 Array = npt.NDArray[np.int64]
@@ -52,7 +55,7 @@ def encode(tokenizer: Tokenizer, dialogues: list[Dialogue], r: Random) -> list[E
     parts = [segments(d) for d in dialogues]
     flat = iter(tokenizer.encode_batch([s.text for p in parts for s in p], add_special_tokens=False))
     result = []
-    for part in parts:
+    for part, written in zip(parts, dialogues, strict=True):
         ids: list[int] = []
         weight: list[int] = []
         position: list[int] = []
@@ -64,20 +67,24 @@ def encode(tokenizer: Tokenizer, dialogues: list[Dialogue], r: Random) -> list[E
             weight += [segment.weight] * len(tokens)
             if jumps and segment.text == "\n" and r.random() < 0.4:
                 offset += r.randint(1, LONGEST_JUMP)
-        end = _cut(weight, r) if r.random() < CUT else len(ids)
+        end = len(ids)
+        if written.brief:
+            end = _cut(weight, r.randint(*BRIEF))
+        elif r.random() < CUT:
+            end = _cut(weight, r.randint(*KEPT))
         result.append(Encoded(ids[:end], weight[:end], position[:end]))
     return result
 
 
-def _cut(weight: list[int], r: Random) -> int:
-    """Where a document ends that ends within its last reply; its length if that reply is short or not learnt."""
+def _cut(weight: list[int], kept: int) -> int:
+    """Where a document ends that keeps so much of its last reply; its length if that is short or not learnt."""
     last = len(weight)
     while last and not weight[last - 1]:
         last -= 1
     first = last
     while first and weight[first - 1]:
         first -= 1
-    end = first + r.randint(CUT_FROM, CUT_TO)
+    end = first + kept
     return end if last and end < last - 3 else len(weight)
 
 

@@ -24,12 +24,16 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """`preserve`: earlier thoughts stay in the prompt, as with `preserve_thinking`."""
+    """`preserve`: earlier thoughts stay in the prompt, as with `preserve_thinking`.
+
+    `brief`: of the last reply only its beginning is to be learnt.
+    """
 
     turns: tuple[Turn, ...]
     thinking: tuple[bool, ...]
     system: str = ""
     preserve: bool = False
+    brief: bool = False
     subject: str = field(default="", compare=False)
 
     def messages(self) -> list[dict[str, str]]:

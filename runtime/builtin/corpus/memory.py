@@ -44,8 +44,8 @@ def several(r: Random, world: World, n: int, known: list[Told] | None = None) ->
 def dialogue(r: Random, world: World, stage: str, filler: Filler) -> tuple[list[Turn], str]:
     """Turns that tell, fill and ask; the system prompt that goes with them, mostly none."""
     copying = stage == "copying"
-    told = r.choices((1, 2), (4, 1))[0] if copying else r.choices((1, 2, 3, 4, 5), (40, 31, 17, 8, 4))[0]
-    between = r.choice((0, 0, 1)) if copying else r.choices(range(8), (38, 24, 13, 9, 6, 4, 3, 3))[0]
+    told = r.choices((1, 2), (4, 1))[0] if copying else r.choices((1, 2, 3, 4, 5), (50, 29, 13, 5, 3))[0]
+    between = r.choice((0, 0, 1)) if copying else r.choices(range(8), (46, 23, 11, 8, 5, 3, 2, 2))[0]
     if stage == "long":
         between = r.randint(8, 20)
     if not copying and r.random() < 0.03:

@@ -42,8 +42,6 @@ SYSTEMS = (
     "Be concise and honest.",
     "You are a tiny model. Say so when you do not know something.",
 )
-# What is learnt by doing it often, and has short replies: in a mix by turns alone it is a twentieth of the text.
-DRILLS = {sums: 8, facts: 9, spelling: 1}
 # Questions about the app have the most wordings; what only sounds like them is learnt with them.
 APP = {
     **{i: i.weight for i in app.INTENTS},
@@ -53,11 +51,22 @@ APP = {
     BY_NAME["elsewhere"]: 5,
     **{BY_NAME[name]: 0.5 for name in talk.ABOUT_THE_APP},
 }
-OUTSIDE = [i.weight for i in outside.INTENTS]
+OUTSIDE = {i: i.weight for i in outside.INTENTS}
+SUMS = {**{i: i.weight for i in sums.INTENTS}, **{i: 0.2 * i.weight for i in spelling.INTENTS}}
+# Drills: one message, and the first tokens of its reply. What a reply is about is decided there, and of three thousand
+# tokens a dialogue of ten turns has ten such decisions, drills have seventy. None for the parts of a whole talk.
+DRILLS: dict[str, tuple[float, dict[Intent, float] | None]] = {
+    "app": (38, APP),
+    "facts": (20, {i: i.weight for i in facts.INTENTS}),
+    "outside": (18, OUTSIDE),
+    "talk": (11, {i: i.weight for i in talk.INTENTS}),
+    "told": (13, None),
+}
+DRILL_SUBJECTS = [weight for weight, _ in DRILLS.values()]
 # What a dialogue is made of, per stage. Copying first: recall grows out of it.
 SHARES: dict[Stage, dict[str, float]] = {
     "copying": {"repeat": 25, "recall": 50, "turns": 25},
-    "all": {"recall": 20, "untold": 4, "app": 27, "outside": 8, "turns": 23, "sums": 2, "drill": 14, "joined": 2},
+    "all": {"drill": 90, "recall": 11, "untold": 2, "app": 2, "turns": 8, "sums": 8, "series": 1.5, "joined": 2},
     "long": {"recall": 60, "turns": 40},
 }
 
@@ -74,6 +83,8 @@ def _draw(r: Random, world: World, stage: Stage) -> Dialogue:
     shares = SHARES[stage]
     kind = r.choices(tuple(shares), tuple(shares.values()))[0]
     system = ""
+    if kind == "drill":
+        return _drill(r, world)
     if kind == "recall":
         turns, system = memory.dialogue(r, world, stage, partial(_filler, r, world))
     elif kind == "untold":
@@ -81,16 +92,12 @@ def _draw(r: Random, world: World, stage: Stage) -> Dialogue:
         turns.append(memory.ask_untold(r, world, []))
     elif kind == "repeat":
         turns = [spelling.repeat.make(r, world)]
-    elif kind == "sums":
+    elif kind == "series":
         turns = sums.continued(r, world)
-    elif kind == "drill":
-        intents = r.choices(tuple(DRILLS), tuple(DRILLS.values()))[0].INTENTS
-        weights = [i.weight for i in intents]
-        turns = [r.choices(intents, weights)[0].make(r, world) for _ in range(r.randint(1, 4))]
+    elif kind == "sums":
+        turns = [_one_of(r, world, SUMS) for _ in range(r.choice((1, 1, 2)))]
     elif kind == "app":
-        turns = [r.choices(tuple(APP), tuple(APP.values()))[0].make(r, world) for _ in range(r.choice((1, 1, 1, 2)))]
-    elif kind == "outside":
-        turns = [r.choices(outside.INTENTS, OUTSIDE)[0].make(r, world) for _ in range(r.choice((1, 1, 2)))]
+        turns = [_one_of(r, world, APP) for _ in range(r.choice((1, 1, 1, 2)))]
     elif kind == "joined":
         turns = [_joined(r, world)]
     else:
@@ -107,6 +114,27 @@ def _draw(r: Random, world: World, stage: Stage) -> Dialogue:
     else:
         thinking = [r.random() < 0.5 for _ in turns]
     return Dialogue(tuple(turns), tuple(thinking), system, preserve=r.random() < 0.25, subject=kind)
+
+
+def _drill(r: Random, world: World) -> Dialogue:
+    """A message and the beginning of its reply; of what is told, the telling or the asking."""
+    subject = r.choices(tuple(DRILLS), DRILL_SUBJECTS)[0]
+    intents = DRILLS[subject][1]
+    if intents is not None:
+        turns = [_one_of(r, world, intents)]
+    elif r.random() < 0.2:
+        turns = [memory.ask_untold(r, world, [])]
+    else:
+        turns, _ = memory.dialogue(r, world, "copying", partial(_filler, r, world))
+        if r.random() < 0.4:
+            del turns[1:]
+    system = r.choice(SYSTEMS) if r.random() < 0.03 else ""
+    thinking = r.random() < 0.5
+    return Dialogue(tuple(turns), (thinking,) * len(turns), system, subject="drill", brief=r.random() < 0.9)
+
+
+def _one_of(r: Random, world: World, intents: dict[Intent, float]) -> Turn:
+    return r.choices(tuple(intents), tuple(intents.values()))[0].make(r, world)
 
 
 def _single(r: Random, world: World) -> Turn:
