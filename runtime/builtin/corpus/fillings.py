@@ -185,9 +185,18 @@ WITH_ARTICLE = frozenset(
 )
 
 
+SMALL = 0.4  # share of the values in small letters, as many people type them
+EXACT = frozenset(("code", "password", "plate", "serial"))  # where a capital tells
+
+
 def draw(kind: str, r: Random, world: World) -> str:
     """A value of a kind; a digit behind the kind's name tells blanks of one statement apart. Raises KeyError."""
     kind = kind.rstrip("0123456789")
+    value = _value(kind, r, world)
+    return value.lower() if kind not in EXACT and r.random() < SMALL else value
+
+
+def _value(kind: str, r: Random, world: World) -> str:
     if kind in MADE:
         return MADE[kind](r, world)
     if kind in WITH_MADE_UP and r.random() < 0.12:

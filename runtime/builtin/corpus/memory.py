@@ -17,6 +17,8 @@ Filler = Callable[[], Turn]
 PARSED = 0.36  # share of facts: names and "my … is …"
 # Share of the turns whose reply is another's: what was told holds, whatever the model said to it.
 MISHEARD = 0.12
+# How many things are told, in short dialogues: of the first stage, and of a drill.
+TOLD = {"copying": ((1, 2), (4, 1)), "drill": ((1, 2, 3), (5, 4, 2))}
 
 
 def draw(r: Random, world: World) -> Told:
@@ -44,8 +46,8 @@ def several(r: Random, world: World, n: int, known: list[Told] | None = None) ->
 def dialogue(r: Random, world: World, stage: str, filler: Filler) -> tuple[list[Turn], str]:
     """Turns that tell, fill and ask; the system prompt that goes with them, mostly none."""
     copying = stage == "copying"
-    told = r.choices((1, 2), (4, 1))[0] if copying else r.choices((1, 2, 3, 4, 5), (50, 29, 13, 5, 3))[0]
-    between = r.choice((0, 0, 1)) if copying else r.choices(range(8), (46, 23, 11, 8, 5, 3, 2, 2))[0]
+    told = r.choices(*TOLD.get(stage, ((1, 2, 3, 4, 5), (50, 29, 13, 5, 3))))[0]
+    between = r.choice((0, 0, 1)) if stage in TOLD else r.choices(range(8), (46, 23, 11, 8, 5, 3, 2, 2))[0]
     if stage == "long":
         between = r.randint(8, 20)
     if not copying and r.random() < 0.03:

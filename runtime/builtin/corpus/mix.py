@@ -120,15 +120,16 @@ def _drill(r: Random, world: World) -> Dialogue:
     """A message and the beginning of its reply; of what is told, the telling or the asking."""
     subject = r.choices(tuple(DRILLS), DRILL_SUBJECTS)[0]
     intents = DRILLS[subject][1]
+    system = r.choice(SYSTEMS) if r.random() < 0.03 else ""
     if intents is not None:
         turns = [_one_of(r, world, intents)]
     elif r.random() < 0.2:
         turns = [memory.ask_untold(r, world, [])]
     else:
-        turns, _ = memory.dialogue(r, world, "copying", partial(_filler, r, world))
+        turns, holding = memory.dialogue(r, world, "drill", partial(_filler, r, world))
+        system = holding or system
         if r.random() < 0.4:
             del turns[1:]
-    system = r.choice(SYSTEMS) if r.random() < 0.03 else ""
     thinking = r.random() < 0.5
     return Dialogue(tuple(turns), (thinking,) * len(turns), system, subject="drill", brief=r.random() < 0.9)
 

@@ -33,6 +33,7 @@ LEADS, BEHIND, BEFORE, AFTER = (
     for kind in ("lead", "behind", "before", "after")
 )
 PERSONAL = re.compile(r"\b(I|I'm|my|me|our|we|us)\b")
+BARE = 0.45  # share of the direct questions that stand alone
 EVENTS = 0.15  # share of statements that are put together
 
 
@@ -246,7 +247,9 @@ def any_sentence(r: Random, world: World) -> str:
 
 def _question(r: Random, frame: Frame, fields: tuple[tuple[str, str], ...], asks: tuple[Ask, ...]) -> str:
     ask = r.choice(asks)
-    template = r.choice(WRAPPERS[ask.kind].templates).replace("{q}", ask.template)
+    template = ask.template
+    if ask.kind != "direct" or r.random() > BARE:
+        template = r.choice(WRAPPERS[ask.kind].templates).replace("{q}", ask.template)
     pieces = expand(r, template, dict(fields))
     if r.random() < 0.45:
         pieces = lowered(pieces)
@@ -281,9 +284,9 @@ def _continued(pieces: list[Piece]) -> list[Piece]:
 def _cased(r: Random, pieces: list[Piece]) -> str:
     if r.random() < 0.07:
         pieces = mistyped(r, pieces)
-    if r.random() < 0.25:
+    if r.random() < 0.5:
         pieces = lowered(pieces)
-        if r.random() < 0.4:
+        if r.random() < 0.3:
             pieces = [p if p.value else Piece(p.text.replace("'", ""), False) for p in pieces]
     elif not pieces[0].value:
         pieces = [Piece(pieces[0].text[:1].upper() + pieces[0].text[1:], False), *pieces[1:]]
@@ -299,7 +302,7 @@ def _ended(r: Random, text: str) -> str:
     if text[-1] in ".!?)":
         return text
     x = r.random()
-    return text + ("." if x < 0.6 else "!" if x < 0.65 else "")
+    return text + ("." if x < 0.4 else "!" if x < 0.44 else "")
 
 
 def _quotable(said: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from gguf import GGMLQuantizationType
 from tokenizers import Tokenizer
 from torch.nn import functional
 
-from runtime.builtin.batches import AHEAD, CUT, CUT_FROM, CUT_TO, EMPTY, batches
+from runtime.builtin.batches import AHEAD, BRIEF, EMPTY, KEPT, batches, encode
+from runtime.builtin.corpus.mix import dialogue
 from runtime.builtin.corpus.registry import World
 from runtime.builtin.corpus.tour import DEFAULT_TOUR
 from runtime.builtin.export import export
@@ -60,8 +62,21 @@ def test_rows_hold_documents_from_their_beginning_and_little_else(tokenizer: Tok
                 else:  # within the last reply, of which no more than this is left
                     cut += 1
                     weight = w[:512][document == number]
-                    assert weight[-CUT_FROM:].all() and not weight[-CUT_TO - 1 :].all()
-    assert 0.3 < cut / (whole + cut) < CUT
+                    assert weight[-BRIEF[0] :].all() and not weight[-KEPT[1] - 1 :].all()
+    assert 0.5 < cut / (whole + cut) < 0.85
+
+
+def test_drills_are_half_of_the_text_and_short(tokenizer: Tokenizer, world: World) -> None:
+    r = Random(3)
+    dialogues = [dialogue(r, world) for _ in range(1500)]
+    documents = encode(tokenizer, dialogues, r)
+    drills = [(d, doc) for d, doc in zip(dialogues, documents, strict=True) if d.subject == "drill"]
+    tokens = sum(len(doc.ids) for _, doc in drills)
+    assert 0.35 < tokens / sum(len(doc.ids) for doc in documents) < 0.6
+    assert tokens / len(drills) < 50
+    for written, document in drills:
+        first = 1 + max(i for i, weight in enumerate(document.weight) if weight == 0)
+        assert not written.brief or len(document.ids) - first <= BRIEF[1]
 
 
 def test_positions_rise_by_one_but_for_the_jumps(tokenizer: Tokenizer, world: World) -> None:
