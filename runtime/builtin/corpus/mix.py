@@ -128,7 +128,7 @@ def _drill(r: Random, world: World) -> Dialogue:
     else:
         turns, holding = memory.dialogue(r, world, "drill", partial(_filler, r, world))
         system = holding or system
-        if r.random() < 0.4:
+        if turns[0].weight and r.random() < 0.4:
             del turns[1:]
     thinking = r.random() < 0.5
     return Dialogue(tuple(turns), (thinking,) * len(turns), system, subject="drill", brief=r.random() < 0.9)

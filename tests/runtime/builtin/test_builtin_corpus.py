@@ -167,7 +167,7 @@ def test_a_hero_has_one_story(world: World) -> None:
 def test_told_values_are_asked_back_as_last_told(world: World) -> None:
     r = Random(5)
     seen = 0
-    for _ in range(600):
+    for _ in range(1500):
         d = dialogue(r, world)
         told: dict[str, str] = {}
         for turn in d.turns:
