@@ -56,11 +56,11 @@ SUMS = {**{i: i.weight for i in sums.INTENTS}, **{i: 0.2 * i.weight for i in spe
 # Drills: one message, and the first tokens of its reply. What a reply is about is decided there, and of three thousand
 # tokens a dialogue of ten turns has ten such decisions, drills have seventy. None for the parts of a whole talk.
 DRILLS: dict[str, tuple[float, dict[Intent, float] | None]] = {
-    "app": (38, APP),
-    "facts": (20, {i: i.weight for i in facts.INTENTS}),
-    "outside": (18, OUTSIDE),
-    "talk": (11, {i: i.weight for i in talk.INTENTS}),
-    "told": (13, None),
+    "app": (34, APP),
+    "facts": (32, {i: i.weight for i in facts.INTENTS}),
+    "outside": (16, OUTSIDE),
+    "talk": (9, {i: i.weight for i in talk.INTENTS}),
+    "told": (15, None),
 }
 DRILL_SUBJECTS = [weight for weight, _ in DRILLS.values()]
 # What a dialogue is made of, per stage. Copying first: recall grows out of it.
