@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-RECALL_WEIGHT = 4  # of a reply that has to reach back: rare in tokens, and what a state is for
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A user's message and its reply. `plain` is the reply without a thought before it, if that one differs."""
+    """A user's message and its reply. `plain` is the reply without a thought before it, if that one differs.
+
+    `weight`: of its tokens in the loss; 0: context only.
+    """
 
     user: str
     reply: str

@@ -214,7 +214,7 @@ def introduction(r: Random, world: World) -> tuple[Turn, list[Told]]:
     turn, statement = statement.tell(r, world)  # the reply is another: it takes the name
     name = Fact("name", "name", dict(statement.fields)["name"], quote=statement.quote)
     thought = f"The user tells me: your name is {name.value}. I confirm it."
-    return Turn(turn.user, f"Nice to meet you, {name.value}!", thought, weight=2), [name, statement]
+    return Turn(turn.user, f"Nice to meet you, {name.value}!", thought), [name, statement]
 
 
 def _of_the_system(r: Random, world: World, filler: Filler, between: int) -> tuple[list[Turn], str]:

@@ -56,17 +56,17 @@ SUMS = {**{i: i.weight for i in sums.INTENTS}, **{i: 0.2 * i.weight for i in spe
 # Drills: one message, and the first tokens of its reply. What a reply is about is decided there, and of three thousand
 # tokens a dialogue of ten turns has ten such decisions, drills have seventy. None for the parts of a whole talk.
 DRILLS: dict[str, tuple[float, dict[Intent, float] | None]] = {
-    "app": (34, APP),
-    "facts": (32, {i: i.weight for i in facts.INTENTS}),
+    "app": (42, APP),
+    "facts": (34, {i: i.weight for i in facts.INTENTS}),
     "outside": (16, OUTSIDE),
-    "talk": (9, {i: i.weight for i in talk.INTENTS}),
-    "told": (15, None),
+    "talk": (10, {i: i.weight for i in talk.INTENTS}),
+    "told": (14, None),
 }
 DRILL_SUBJECTS = [weight for weight, _ in DRILLS.values()]
 # What a dialogue is made of, per stage. Copying first: recall grows out of it.
 SHARES: dict[Stage, dict[str, float]] = {
     "copying": {"repeat": 25, "recall": 50, "turns": 25},
-    "all": {"drill": 90, "recall": 11, "untold": 2, "app": 2, "turns": 8, "sums": 8, "series": 1.5, "joined": 2},
+    "all": {"drill": 95, "recall": 10, "untold": 2, "app": 2, "turns": 7, "sums": 9, "series": 1, "joined": 1.5},
     "long": {"recall": 60, "turns": 40},
 }
 
@@ -154,4 +154,4 @@ def _joined(r: Random, world: World) -> Turn:
     if r.random() < 0.35:
         first = BY_NAME[r.choice(("how_are_you", "who_are_you", "thanks", "praise"))].make(r, world)
     user = f"{first.user.rstrip('.?! ')}{r.choice((' and ', ', and ', '? ', '. ', '? And ', ' and also '))}{tail}"
-    return Turn(user, f"{first.reply} {second.reply}", f"{first.thought} {second.thought}", weight=2)
+    return Turn(user, f"{first.reply} {second.reply}", f"{first.thought} {second.thought}")

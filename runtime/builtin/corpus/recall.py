@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from runtime.builtin.corpus import fillings, frames, statements, values
-from runtime.builtin.corpus.dialogue import RECALL_WEIGHT, Turn
+from runtime.builtin.corpus.dialogue import Turn
 from runtime.builtin.corpus.grammar import Phrases, listed, sentence
 from runtime.builtin.corpus.registry import World
 from runtime.builtin.corpus.statements import Statement
@@ -103,13 +103,13 @@ class Fact:
         phrases = slot.tell if slot is not None and own else TELL
         user = _typed(r, phrases, self)
         reply = f"Nice to meet you, {self.value}!" if self.slot == "name" else f"Noted: {self.subject} is {self.value}."
-        turn = Turn(user, reply, f"The user tells me: {self.subject} is {self.value}. I confirm it.", weight=2)
+        turn = Turn(user, reply, f"The user tells me: {self.subject} is {self.value}. I confirm it.")
         return turn, replace(self, quote=user.removesuffix("."))
 
     def ask(self, r: Random) -> Turn:
         answer = f"{sentence(self.subject)} is {self.value}."
         thought = f"The user told me: {self.subject} is {self.value}."
-        return Turn(self._question(r), answer, thought, weight=RECALL_WEIGHT)
+        return Turn(self._question(r), answer, thought)
 
     def tell_and_ask(self, r: Random, world: World) -> tuple[Turn, Fact]:
         """Both in one message."""
@@ -136,7 +136,7 @@ class Fact:
         new = replace(self, value=value)
         phrases = statements.ELLIPTIC if just_told and r.random() < 0.5 else CORRECT
         user = _typed(r, phrases, new)
-        turn = Turn(user, f"Noted: {new.subject} is now {value}.", f"{sentence(new.subject)} is now {value}.", weight=2)
+        turn = Turn(user, f"Noted: {new.subject} is now {value}.", f"{sentence(new.subject)} is now {value}.")
         return turn, replace(new, quote=user.removesuffix("."))
 
     def clashes(self, other: object) -> bool:
@@ -203,5 +203,5 @@ def tell_together(r: Random, facts: list[Fact]) -> tuple[Turn, list[Fact]]:
     user = Phrases(["{t}", "{t}", "remember: {t}", "note this: {t}", "about me: {t}"]).typed(r, {"t": user}, False)
     user = sentence(user)
     summary = listed([f"{f.subject} is {f.value}" for f in facts])
-    turn = Turn(user, f"Noted: {summary}.", f"The user tells me: {summary}.", weight=2)
+    turn = Turn(user, f"Noted: {summary}.", f"The user tells me: {summary}.")
     return turn, [replace(f, quote=user.removesuffix(".")) for f in facts]

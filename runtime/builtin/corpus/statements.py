@@ -13,7 +13,7 @@ from functools import cache
 from random import Random
 
 from runtime.builtin.corpus import events, fillings
-from runtime.builtin.corpus.dialogue import RECALL_WEIGHT, Turn
+from runtime.builtin.corpus.dialogue import Turn
 from runtime.builtin.corpus.frames import FRAMES, FREE, SIBLINGS, Ask, Frame, holds
 from runtime.builtin.corpus.grammar import Phrases, Piece, dress, expand, listed, mistyped, reworded
 from runtime.builtin.corpus.registry import World
@@ -212,25 +212,23 @@ def ask_together(r: Random, statements: list[Statement]) -> Turn:
 
 
 def noted(user: str) -> Turn:
-    return Turn(user, NOTED, "The user tells me something. I will remember it.", weight=2)
+    return Turn(user, NOTED, "The user tells me something. I will remember it.")
 
 
 def quoting(user: str, quotes: list[str]) -> Turn:
     quoted = listed([f'"{q}"' for q in quotes])
-    return Turn(user, f"You told me: {quoted}.", f"The user told me: {quoted}.", weight=RECALL_WEIGHT)
+    return Turn(user, f"You told me: {quoted}.", f"The user told me: {quoted}.")
 
 
 def untold(user: str) -> Turn:
-    return Turn(user, UNTOLD, "The user has not told me that.", weight=RECALL_WEIGHT)
+    return Turn(user, UNTOLD, "The user has not told me that.")
 
 
 def everything(r: Random, quotes: list[str]) -> Turn:
     """What do you know of me?"""
     user = EVERYTHING.typed(r)
     if not quotes:
-        return Turn(
-            user, "You have not told me anything yet.", "The user has told me nothing so far.", weight=RECALL_WEIGHT
-        )
+        return Turn(user, "You have not told me anything yet.", "The user has told me nothing so far.")
     return quoting(user, quotes)
 
 

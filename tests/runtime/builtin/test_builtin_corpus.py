@@ -177,7 +177,9 @@ def test_told_values_are_asked_back_as_last_told(world: World) -> None:
                 for part in re.split(r"(?:, | and )(?=your |the )", turn.reply.partition("Noted: ")[2][:-1]):
                     subject, _, value = part.partition(" is ")
                     told[subject] = value.removeprefix("now ")
-            elif (said := re.fullmatch(r"((?:Your|The) .+?) is (.+)\.", turn.reply)) and turn.weight == 4:
+            elif turn.thought.startswith("The user told me: ") and (
+                said := re.fullmatch(r"((?:Your|The) .+?) is (.+)\.", turn.reply)
+            ):
                 key = said[1][0].lower() + said[1][1:]
                 if key in told:
                     assert told[key] == said[2]
