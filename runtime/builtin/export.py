@@ -136,10 +136,10 @@ def mean_with(model: LanguageModel, tokenizer: Tokenizer, files: Sequence[Path],
 
 
 def load_run(out: Path) -> tuple[LanguageModel, Tokenizer]:
-    """The model of a training run, as of its last checkpoint, and its vocabulary."""
+    """The model of a training run as of its last checkpoint, the weights averaged if they are, and its vocabulary."""
     saved = torch.load(out / "checkpoint.pt", weights_only=True)
     model = LanguageModel(TrainConfig.from_dict(saved["config"]).model)
-    model.load_state_dict(saved["model"])
+    model.load_state_dict(saved["model"] | saved.get("average", {}))
     return model.eval(), load_vocabulary(out / "vocabulary.json")
 
 

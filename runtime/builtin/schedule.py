@@ -26,12 +26,13 @@ class TrainConfig:
     clip: float = 1.0
     warmup: int = 60
     copying: float = 0.10  # share of the steps in which short copying tasks come first
-    decay: float = 0.40  # share at which the learning rate begins to fall
+    decay: float = 0.60  # share at which the learning rate begins to fall
     long: float = 0.70  # share from which every sixth step has long rows
     finish: float = 0.94  # share from which the MTP block trains alone
     draft_weight: float = 0.3
     draft_every: int = 4  # the first draft trains along in each of so many steps
     depth: int = 3
+    average: int = 300  # steps over which the weights are averaged: at one place they go round a better one
 
     @property
     def steps(self) -> int:

@@ -169,6 +169,7 @@ class Run:
         self.world = World(base.tour, pieces(self.tokenizer), reserved(base.tour))
         self.data = Data(config, self.world, self.tokenizer)
         self.muon, self.adam = optimisers(self.model, config, bf16)
+        self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         self.step = 0
         self.seconds = 0.0
         if self.checkpoint.exists():
@@ -191,12 +192,14 @@ class Run:
         self.model.load_state_dict(saved["model"])
         self.muon.load_state_dict(saved["muon"])
         self.adam.load_state_dict(saved["adam"])
+        self.average = saved.get("average", {})
         self.step, self.seconds = saved["step"], saved["seconds"]
 
     def save(self) -> None:
         body = {
             "config": dataclasses.asdict(self.config),
             "model": self.model.state_dict(),
+            "average": self.average,
             "muon": self.muon.state_dict(),
             "adam": self.adam.state_dict(),
             "step": self.step,
@@ -209,6 +212,8 @@ class Run:
     def advance(self) -> Losses:
         """One step."""
         p = plan(self.config, self.step)
+        if not p.trunk and self.average:
+            self._settle()
         for optimiser, rate in ((self.muon, self.config.muon_rate), (self.adam, self.config.adam_rate)):
             for group in optimiser.param_groups:
                 group["lr"] = rate * p.rate
@@ -223,8 +228,17 @@ class Run:
         self.muon.step()
         self.adam.step()
         self.model.zero_grad(set_to_none=True)
+        if self.average:
+            share = max(1 / self.config.average, 10 / (self.step + 10))
+            with torch.no_grad():
+                torch._foreach_lerp_(list(self.average.values()), list(self.model.parameters()), share)
         self.step += 1
         return result
+
+    def _settle(self) -> None:
+        """The averages become the weights, and are no longer kept: the MTP block is to follow what is exported."""
+        self.model.load_state_dict(self.average)
+        self.average = {}
 
     def compile(self) -> None:
         """Fuse the element-wise work of each block; costs a minute or two at the start."""

@@ -17,7 +17,7 @@ from runtime.builtin.batches import AHEAD, BRIEF, EMPTY, KEPT, batches, encode
 from runtime.builtin.corpus.mix import dialogue
 from runtime.builtin.corpus.registry import World
 from runtime.builtin.corpus.tour import DEFAULT_TOUR
-from runtime.builtin.export import export
+from runtime.builtin.export import export, load_run
 from runtime.builtin.model import ModelConfig
 from runtime.builtin.schedule import TrainConfig, plan
 from runtime.builtin.train import Run, TrainError, _cross_entropy, _learnt, main, train
@@ -113,7 +113,7 @@ def test_a_resumed_run_equals_an_unbroken_one(folder: Path, tmp_path_factory: py
 
 def test_the_second_part_moves_the_mtp_block_alone(folder: Path) -> None:
     run = run_in(folder, replace(CONFIG, finish=0.5))
-    train(run, stop_at=8)
+    train(run, stop_at=9)
     before = {n: p.clone() for n, p in run.model.named_parameters()}
     result = run.advance()
     assert len(result.drafts) == 3
@@ -121,11 +121,40 @@ def test_the_second_part_moves_the_mtp_block_alone(folder: Path) -> None:
     assert moved == {str(SMALL.layers)}
 
 
+def test_a_run_keeps_the_average_of_its_weights_until_the_trunk_stands_still(folder: Path) -> None:
+    run = run_in(folder, replace(CONFIG, finish=0.25, average=2))  # 16 steps, the trunk moves in the first four
+    mean: dict[str, torch.Tensor] = {}
+    for step in range(4):
+        run.advance()
+        share = (1, 10 / 11, 10 / 12, 10 / 13)[step]
+        for name, p in run.model.named_parameters():
+            mean[name] = share * p.detach() + (1 - share) * mean.get(name, 0)
+    for name, average in run.average.items():
+        torch.testing.assert_close(average, mean[name])
+    run.save()
+    exported = dict(load_run(folder)[0].named_parameters())
+    assert all(torch.equal(exported[name], average) for name, average in run.average.items())
+    trunk = {name: average for name, average in run.average.items() if f"blk.{SMALL.layers}." not in name}
+    run.advance()
+    weights = dict(run.model.named_parameters())
+    assert all(torch.equal(weights[name], average) for name, average in trunk.items())
+    assert not torch.equal(weights["blk.4.ffn_up.weight"], exported["blk.4.ffn_up.weight"]) and not run.average
+
+
+def test_an_average_reaches_back_so_many_steps(folder: Path) -> None:
+    run = run_in(folder, replace(CONFIG, average=1))
+    for _ in range(2):
+        run.advance()
+    run.step = 12  # 10 / 22 of the newest weights, were the mean longer
+    run.advance()
+    assert all(torch.equal(run.average[name], p) for name, p in run.model.named_parameters())
+
+
 def test_the_plan_warms_up_falls_and_changes_stages() -> None:
     config = TrainConfig()
     plans = [plan(config, s) for s in range(config.steps)]
     assert plans[0].rate < 0.05 and max(p.rate for p in plans) == 1.0
-    assert plans[int(0.89 * config.steps)].rate < 0.1
+    assert plans[int((config.finish - 0.01) * config.steps)].rate < 0.1
     assert {p.stage for p in plans[: config.steps // 11]} == {"copying"}
     assert {p.stage for p in plans[config.steps // 2 : int(0.65 * config.steps)]} == {"all"}
     assert {p.stage for p in plans[int(0.8 * config.steps) :]} == {"all", "long"}
