@@ -192,7 +192,7 @@ class Run:
         self.model.load_state_dict(saved["model"])
         self.muon.load_state_dict(saved["muon"])
         self.adam.load_state_dict(saved["adam"])
-        self.average = saved.get("average", {})
+        self.average = saved["average"]
         self.step, self.seconds = saved["step"], saved["seconds"]
 
     def save(self) -> None:
@@ -229,7 +229,7 @@ class Run:
         self.adam.step()
         self.model.zero_grad(set_to_none=True)
         if self.average:
-            share = max(1 / self.config.average, 10 / (self.step + 10))
+            share = max(1 / self.config.average, 10 / (self.step + 10))  # a young run's: over its last tenth
             with torch.no_grad():
                 torch._foreach_lerp_(list(self.average.values()), list(self.model.parameters()), share)
         self.step += 1
